@@ -1,4 +1,4 @@
-"""The dashboard's keys, live and in a replay, the user's own keys in place of them, and `?`, the help that lists them."""
+"""The dashboard's keys, live and in a replay, a user's own keys instead, and `?`, the help that lists them."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def textual_key(character: str) -> str:
 
 
 def wrong_keys(mapped: Mapping[str, str], ours: Sequence[Binding]) -> str:
-    """A sentence about a mistake in a user's keys (action -> keys) on a screen with these bindings; empty if there is none."""
+    """A sentence about a mistake in a user's keys (action -> keys) on a screen with these bindings, else empty."""
     return unknown_action([*EVERYWHERE, *LIVE, *REPLAY, *FLEET], mapped) or key_taken_twice([*EVERYWHERE, *ours], mapped)
 
 
@@ -179,7 +179,7 @@ def unknown_action(bindings: Sequence[Binding], mapped: Mapping[str, str]) -> st
 
 
 def key_taken_twice(bindings: Sequence[Binding], mapped: Mapping[str, str]) -> str:
-    """A sentence that names a key which two actions would have; empty if there is none."""
+    """A sentence that names a key which two actions would have, else empty."""
     taken: dict[str, str] = {}
     for one in bindings:
         name = one.id or one.action

@@ -105,7 +105,8 @@ class Box(LoneScreen):
 
     @property
     def text_width(self) -> int:
-        """Columns of a line, without border, padding and scroll bar. A box is as wide as the terminal: beside it words would be torn."""
+        """Columns of a line, without border, padding and scroll bar. A box is as wide as the terminal: next to a narrower one words would
+        be torn."""
         return max(1, self.app.size.width - 5)
 
     @property

@@ -77,7 +77,7 @@ class Actions:
     def end_waiting(self) -> None:
         """Called for each key: it means something else than to wait for an earlier one."""
 
-    # move in time: the stream goes on being read meanwhile
+    # move in time, while the stream is read on
 
     def action_pause(self) -> None:
         """Hold the screen, or follow the stream."""

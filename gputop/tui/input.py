@@ -73,7 +73,7 @@ class Received:
         return found
 
     def late(self, now_s: float) -> list[str]:
-        """Input that was held back for too long: an Esc is a key by then, a paste has ended."""
+        """Input that was held back for too long: an Esc is a key now, a paste has ended."""
         silent_s = now_s - self._heard_s
         if self._pasted is not None and silent_s >= PASTE_CUT_OFF_S:
             pasted, self._pasted, self._rest = self._pasted, None, ""
@@ -131,7 +131,7 @@ class Received:
 class KeyQueue:
     """Delivers each key and paste once the one before has done its work.
 
-    A key goes from the focused widget up to the application, whose action may ask for another focus or screen, all by messages. The
+    A key goes from the focused widget up to the application, where its action may ask for another focus or screen, all by messages. The
     next key of the same read (of a paste without brackets, a program, a slow line) would overtake that: letters of a filter would be
     commands.
     """

@@ -280,7 +280,7 @@ class LanesPanel(Panel):
         self._drawer = LaneDrawer()
         self.found: list[Lane] = []  # the lanes to draw
         self.folded = ""  # the other lanes, in a line, and why they are not drawn
-        self.numbers_ns = 0  # the moment of the numbers beside the lanes, the same as in the GPUs' rows
+        self.numbers_ns = 0  # the moment of the numbers next to the lanes, the same as in the GPUs' rows
 
     def find_lanes(self) -> None:
         self.found, self.folded = fold(all_lanes(self.context.session, self.context.view), self.context.session)

@@ -192,7 +192,7 @@ class Player:
                 self.seek(self.start_ns)
 
     def _jump(self, t_ns: int) -> Iterator[Frame]:
-        """Go to the first frame from ``t_ns`` on, unless another jump is wanted meanwhile.
+        """Go to the first frame from ``t_ns`` on, unless another jump is wanted first.
 
         A jump a little ahead takes in the frames between; any other one prepares sessions of its own, first a short one.
         """
@@ -212,7 +212,7 @@ class Player:
         self._is_going = False
 
     def _prepare(self, t_ns: int, past_ns: int) -> bool:
-        """Replace the session by one that stands at ``t_ns``; False where another jump was wanted meanwhile."""
+        """Replace the session by one that stands at ``t_ns``; False if another jump was wanted first."""
         fresh = Session()
         fresh.ingest(self.header)
         for frame in self.recording.frames(self.recording.key_before(t_ns - past_ns), t_ns + 1):

@@ -47,7 +47,7 @@ TRIED = ("8.2.8",)  # versions of Textual that were tried with these private nam
 
 
 def _is_tried() -> bool:
-    """True if Textual's version, by the folder that pip made beside it, is one in `TRIED`. importlib.metadata would take 1.5 MB for
+    """True if Textual's version, by the folder that pip made next to it, is one in `TRIED`. importlib.metadata would take 1.5 MB for
     that."""
     packages = os.path.dirname(os.path.dirname(textual.__file__))
     return any(os.path.isdir(f"{packages}/textual-{version}.dist-info") for version in TRIED)

@@ -1,4 +1,5 @@
-"""`e`: the verdict with evidence and fixes, lost GPU time by cause, the incidents; `w`: who took CPU from whom, who woke the trainers."""
+"""`e`: the verdict with evidence and fixes, lost GPU time by cause, the incidents; `w`: takers and losers of CPU time, and wakers of the
+trainers."""
 
 from __future__ import annotations
 

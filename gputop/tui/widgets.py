@@ -31,7 +31,7 @@ _BLOCK = 16  # cells compared at once, as slices of strings, before any single o
 Palette = dict[str, Style]
 
 # Colours by meaning. Most themes use the terminal's own sixteen colours and its own background: they fit every terminal, and cost a fifth
-# of the bytes of true colour. Every meaning has a glyph or a word beside its colour.
+# of the bytes of true colour. Every meaning has a glyph or a word besides its colour.
 _DARK = {
     "": "", "title": "bold", "dim": "bright_black", "accent": "cyan", "good": "green", "warn": "yellow", "crit": "bold bright_red",
     "lane": "cyan", "lane2": "green", "lane3": "magenta", "held": "bright_black", "cursor": "reverse", "selected": "reverse",

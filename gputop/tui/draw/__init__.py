@@ -22,7 +22,7 @@ def ascii_line(line: Line) -> Line:
 
 
 def safe_line(line: Line) -> list[Span]:
-    """The line without control characters, and without characters whose width differs between terminals. Every line passes here."""
+    """The line without control characters, and without characters of different width in different terminals. Every line passes here."""
     if is_narrow("".join([text for text, _ in line])):
         return list(line)
     return [(even(clean(text, len(text))), meaning) for text, meaning in line]

@@ -21,11 +21,11 @@ from gputop.tui.draw.view import View
 if TYPE_CHECKING:
     from gputop.stream.survey import IncidentSpan
 
-WIDE = 110  # columns of a terminal that has room for the verdict's keys beside the evidence
+WIDE = 110  # columns of a terminal that has room for the verdict's keys next to the evidence
 VERDICT_COLOURS = {"high": "crit", "medium": "crit", "low": "warn", "info": "good"}  # severity -> colour
 _MARKS = {"ok": ("✓", "good"), "partial": ("~", "warn"), "off": ("off", "dim"), "unavailable": ("✗", "crit")}
 
-Key = tuple[str, str, str]  # what is pressed, the word beside it, the action
+Key = tuple[str, str, str]  # key, the word next to it, action
 COPY_KEY: Key = ("[c]", "copy", "copy_fix")
 VERDICT_KEYS: tuple[Key, ...] = (("[e]", "why", "explain"), ("[s]", "stacks", "stacks"))
 LIVE_KEYS: tuple[Key, ...] = (
@@ -217,7 +217,7 @@ class Bar(Struct, frozen=True):
         return min(columns - 1, max(0, column))
 
     def time_at(self, x: int, width: int) -> int | None:
-        """The moment under a screen column, None beside the bar."""
+        """The moment under a screen column, None outside the bar."""
         first, columns = _bar_room(width)
         if not first <= x < first + columns:
             return None

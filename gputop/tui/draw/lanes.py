@@ -31,7 +31,7 @@ AMPLE = 16  # rows of lanes from which main lanes have two before the least impo
 FOLD_AFTER_NS = 10 * SECOND_NS  # ns without any reading after which a lane is named in one line with others like it
 GUIDE = "╌"  # a threshold, where no bar reaches it
 FEW = 6  # columns; a lane that moved further since it was last drawn is made again instead of moved
-SIDE, NARROW_SIDE = 14, 13  # columns of number, unit and scale beside a lane; where labels are narrow
+SIDE, NARROW_SIDE = 14, 13  # columns of number, unit and scale next to a lane; where labels are narrow
 UNREAD = "no reading yet"
 LAST = 10  # priority of a lane that has nothing to show: any other lane comes first
 _COLOURS = {"gpu.util_pct": "lane", "gpu.power_w": "lane2", "sync.p99_ms": "lane3"}
@@ -257,7 +257,7 @@ class LaneDrawer:
             held = nice_top(newest) if newest > held else held
         else:
             top = history.cell(lane.key, axis.first * axis.cell_ns, (axis.last + 1) * axis.cell_ns, peak=True)
-            # What reads 0.0 beside the lane is no hill on it.
+            # A value that is printed as 0.0 next to the lane is no hill on it.
             wanted = max(nice_top(top) if top == top else 1.0, 10.0 ** (1 - spec.digits))
             # Shrinking at once would make the lane flicker between two scales.
             held = held if held_for and held > wanted and top > held / 5 else wanted

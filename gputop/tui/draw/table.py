@@ -258,7 +258,7 @@ def place_of(board: Board, entries: Entries) -> str:
 
 
 def held_bytes(entries: Entries) -> int | None:
-    """GPU memory in bytes on all GPUs; None if the driver does not report it for one of them."""
+    """GPU memory in bytes on all GPUs; None if the driver does not report it for one."""
     held = [proc.mem_bytes for proc in entries.values()]
     return sum(known) if len(known := [some for some in held if some is not None]) == len(held) else None
 

@@ -97,7 +97,7 @@ class View(Struct):
     def _cell_ns(self, session: Session, window_s: int) -> int:
         return cell_for(window_s, self.cells, session.header.interval_ns if session.header else USUAL_INTERVAL_NS)
 
-    # moving in time: the stream goes on being read meanwhile
+    # moving in time, while the stream is read on
 
     def toggle_pause(self, session: Session) -> None:
         """Hold the screen at this moment, or follow the stream again."""
@@ -233,7 +233,7 @@ def _beside(text: str, taken: Collection[int]) -> str:
 
 
 def _has_room(cells: list[str], at: int, time: str, taken: Collection[int]) -> bool:
-    """True if a time fits there; a sign may take the space beside it."""
+    """True if a time fits there; a sign may take the space next to it."""
     return _is_free(cells, at, time) and not any(at < column < at + len(time) - 1 for column in taken)
 
 
