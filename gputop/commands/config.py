@@ -81,7 +81,7 @@ def _check_keys(found: config.Settings) -> None:
 
 
 def printed(found: config.Settings) -> Iterator[str]:
-    """The settings as a config.toml: a line each, with its origin; what nobody set is commented out, with its default and meaning."""
+    """The settings as a config.toml: a line each, with its origin; unset ones are commented out, with default and meaning."""
     parser = _parser()
     held = config.in_force(parser, found)
     for name, action in config.flags(parser).items():

@@ -162,7 +162,7 @@ class Story:
 
 
 def _turn(texts: tuple[str, ...], ns: int) -> str:
-    """The text whose turn it is, each for `HINT_NS`."""
+    """The text to show now; each stays for `HINT_NS`."""
     return texts[max(0, ns // HINT_NS) % len(texts)]
 
 

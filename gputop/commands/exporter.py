@@ -1,6 +1,6 @@
 """Metrics for Prometheus, node_exporter or OpenTelemetry: GPUs, trainers, and why GPU time is lost.
 
-It listens on this machine alone, unless it is told another address.
+It listens on this machine alone, unless another address is given.
 """
 
 from __future__ import annotations

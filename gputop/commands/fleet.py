@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 10.0  # s that `--once` waits for nodes that have not answered: ssh gives up after 5 s, a collector starts in 1 s
 REPORTS_S = 8.0  # s that `--once` waits for NCCL's report of a job that hangs: a node gives it 6 s
 LOOK_S = 0.5  # s between two looks: jobs are judged at each, and all is written at every other one
-SETTLES_S = 3.0  # s that it watches those that answer: a verdict needs a window
+SETTLES_S = 3.0  # s that answering nodes are watched: a verdict needs a window
 
 
 def chosen_targets(args: argparse.Namespace) -> list[Target]:
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def replay(args: argparse.Namespace, folder: str) -> int:
-    """Show the recordings of a folder together, as if the recorded time were now. UserError if there are none."""
+    """Show the recordings of a folder together, as if the recorded time were now. UserError without any."""
     from gputop.commands.screen import use_terminal
     from gputop.fleet.links import Links
     from gputop.fleet.targets import RecordingsFolder

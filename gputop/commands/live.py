@@ -132,7 +132,7 @@ def _begin_as_left(view: View, left: config.Saved) -> None:
 
 
 def left_behind() -> str:
-    """A line about an experiment that was not undone because both gputop and its guardian were killed; empty if there is none."""
+    """A line about an experiment that was not undone because both gputop and its guardian were killed; else empty."""
     from gputop.prove import host
 
     if not any(map(host.names, host.folders())):

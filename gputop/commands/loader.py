@@ -1,6 +1,6 @@
 """Find out how many workers a DataLoader needs: measure each number, and find what holds it back.
 
-The script is imported, so what stands under `if __name__ == "__main__"` does not run. NAME is a DataLoader of it, or a function without
+The script is imported, so what stands under `if __name__ == "__main__"` does not run. NAME is a DataLoader in it, or a function without
 arguments that returns one; a script with one loader needs no NAME. With -m the script is a module, as for `python -m`. The script's own
 arguments follow after --.
 """

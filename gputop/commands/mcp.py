@@ -16,7 +16,7 @@ from gputop.system.install import require
 from gputop.system.program import return_freed_memory
 from gputop.system.text import clean
 
-PORT = 9839  # beside the exporter's
+PORT = 9839  # next to the exporter's
 LEAST_TOKEN, MOST_TOKEN = 16, 4096  # bytes
 EXAMPLES = f"""examples:
   gputop mcp                                    this machine, and any recording that is named

@@ -148,7 +148,7 @@ def _print_lines(args: argparse.Namespace) -> int:
 
 
 def _print_look(items: Iterator[Header | Frame], args: argparse.Namespace) -> int:
-    """Print one object, whose rates are over all of the look."""
+    """Print one object, with rates over the whole look."""
     from gputop.stream import snapshot
     from gputop.stream.following import Following
 

@@ -126,7 +126,7 @@ def alerts_of(
     args: argparse.Namespace, notify: Callable[[str], None], said: Callable[[str], None] | None = None
 ) -> Alerts | None:
     """The alerts that the flags, or else [alerts] of config.toml, ask for; None for none. ``notify`` gets lines about failures, ``said``
-    the line of each alert, and is reason enough. UserError for a sink that cannot be.
+    the line of each alert; ``said`` alone is enough. UserError for an impossible sink.
     """
     from gputop.system import config
 

@@ -60,7 +60,7 @@ class HostFile:
                 self._file, self.problem = None, str(error)
 
     def close(self) -> int:
-        """Close the file, whose size in bytes is returned; nothing is taken any more."""
+        """Close the file and return its size in bytes; nothing is taken any more."""
         with self._lock:
             self._is_closed = True
             if self._file is None:

@@ -60,7 +60,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def _structs(node: Any, found: set[Any]) -> set[Any]:
-    """The structs of which a type, as `msgspec.inspect` describes it, is made; they are added to ``found``."""
+    """Add the structs in a type, as `msgspec.inspect` describes it, to ``found``."""
     from msgspec import Struct, inspect, structs
 
     if isinstance(node, inspect.StructType):

@@ -1,6 +1,6 @@
 """Watch without a screen: a line for each incident that begins and ends, alerts, and exit code 3 once a job has starved for too long.
 
-With a command it watches what that starts, and nobody else; the command runs to its end all the same, unless --stop is given.
+With a command it watches only the processes that this starts; the command runs to its end all the same, unless --stop is given.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     from gputop.stream.reader import Loop
 
     with Loop(stream, command := Command(argv), duration_s=args.duration, notify=notify) as loop:
-        leave_root(*RECORDER, *(EXPORTER if args.metrics else ()), "gputop.alerts")  # the command, and those of alerts, belong to the user
+        leave_root(*RECORDER, *(EXPORTER if args.metrics else ()), "gputop.alerts")  # the command, and commands of alerts, are the user's
         from gputop.alerts.watching import Watching
         from gputop.findings.policy import FEED_EVERY_NS
         from gputop.stream.stalled import Unwatched
