@@ -6,7 +6,7 @@ asked for: ``import gputop`` costs nothing, and changes nothing in the process.
 
 from gputop.system.program import __version__ as __version__
 
-TYPE_CHECKING = False  # typing's name for it, whose import takes longer than all of this
+TYPE_CHECKING = False  # typing's name for it; importing typing takes longer than all of this module
 if TYPE_CHECKING:
     from gputop.api.marks import mark as mark
     from gputop.api.recordings import open as open

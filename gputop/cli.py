@@ -108,7 +108,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
 
 def _columns() -> int:
-    """The terminal's width, as by `shutil.get_terminal_size`, whose module imports compressors."""
+    """The terminal's width, as by `shutil.get_terminal_size`, but without that module, which imports compressors."""
     try:
         return max(0, int(os.environ.get("COLUMNS", 0))) or os.get_terminal_size(1).columns or 80
     except (ValueError, OSError):
