@@ -25,7 +25,7 @@ from gputop.system.text import did_you_mean
 COMMANDS = {
     "live": "watch this machine (what `gputop` alone does)",
     "demo": "see it without a GPU: real trouble, a simulated GPU",
-    "explain": "say why, from a live look or a recording",
+    "explain": "find the cause, live or in a recording",
     "diff": "compare two recordings, before and after a fix",
     "prove": "try a cause: switch it off and on, compare the pace",
     "stacks": "the stacks of stalled processes",

@@ -14,7 +14,7 @@ from gputop.findings.explanation import Episode
 from gputop.findings.verdict import SEVERITIES
 from gputop.system.errors import UserError
 
-SAYS = "What went wrong and when, newest first. id: one of them with culprits, evidence and fixes. window as in diagnose ('': all)."
+SAYS = "What went wrong and when, newest first. id: one in full, with culprits, evidence and fixes. window as in diagnose ('': all)."
 
 
 class IncidentsQuestion(Asked):

@@ -15,7 +15,7 @@ from gputop.system.text import clean, one_line
 
 SAYS = (
     "Prove a suspected cause on this machine: it is switched off and on in turn, the job's pace compared, and all put back. Takes about a "
-    "minute, and changes priorities, CPU masks or limits of your processes meanwhile. keep: leave a proved fix in place."
+    "minute, in which it changes priorities, CPU masks or limits of your processes. keep: leave a proved fix in place."
 )
 WHOLE_S = 180.0  # s; 8 pairs of arms of 8 s take 130
 

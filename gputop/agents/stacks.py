@@ -16,8 +16,8 @@ from gputop.stream.judged import LONG_NS
 from gputop.stream.stalled import stalled_pids
 
 SAYS = (
-    "Python stacks, equal ones grouped, and what each thread waits for. Of a machine they are taken now (pids: [] means those that stall); "
-    "of a recording they are those that were kept as its incidents began."
+    "Python stacks, equal ones grouped, and what each thread waits for. On a machine they are taken now (pids: [] for the stalled ones); "
+    "in a recording they are the ones kept as its incidents began."
 )
 MOST_FRAMES = 12  # of a stack
 MOST_GROUPS = 32  # of an answer

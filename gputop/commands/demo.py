@@ -36,7 +36,7 @@ TOURED = "cpu-contention"  # the scenario of the tour
 STEPS: tuple[tuple[str, tuple[str, ...], float], ...] = (  # (caption, keys, seconds to read it)
     ("A training job on a simulated GPU; its loader workers are real. Top line: what gputop can see here. Below: the verdict.", (), 8.0),
     ("Now two agents take the CPUs. Watch the GPU's lane and the workers' lanes: one time axis.", (), 9.0),
-    ("The GPU starves, and the second line says which processes cause it and how much CPU they took.", (), 6.0),
+    ("The GPU starves, and the second line shows the processes that cause it and the CPU they took.", (), 6.0),
     ("e: why. The evidence with its numbers, and the commands that fix it.", ("e",), 9.0),
     ("Esc closes it.", ("escape",), 2.0),
     ("s: stacks. What each stalled process is doing at this moment, down to the line.", ("s",), 9.0),
@@ -128,7 +128,7 @@ class Story:
         if act == simulated.STEADY:
             return self._trouble(session, since, now)
         if act == simulated.CALM:
-            state = "healthy: the workers keep the GPU fed" if is_healthy else "a training job, and gputop gets to know it"
+            state = "healthy: the workers keep the GPU fed" if is_healthy else "a training job starts, and gputop finds its processes"
             return f"1/4 {state}. Trouble begins in {_seconds(until - now)}"
         if act == simulated.TROUBLE:
             return self._trouble(session, since, now, "2/4 ", "3/4 ")

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--otlp", metavar="URL", help="push to an OpenTelemetry collector every 15 s")
     parser.add_argument("--level", choices=LEVELS, default="trainer", metavar="LEVEL", help="node, gpu or trainer, each with more series")
     parser.add_argument("--node", default="", metavar="NAME", help="a label `node` on every series")
-    parser.add_argument("--no-users", action="store_true", help="leave out whose trainers they are")
+    parser.add_argument("--no-users", action="store_true", help="leave out the owners of trainers")
     parser.add_argument("--compat", choices=("dcgm",), metavar="dcgm", help="the GPUs under the names of dcgm-exporter, too")
     add_alerts(parser)
     add_sampling(parser)

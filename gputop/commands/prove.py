@@ -34,7 +34,7 @@ NOTHING = "nothing to prove"  # a reason that begins so is no failure
 EXAMPLES = """examples:
   gputop prove                            try what the diagnosis suspects
   gputop prove 3821 --pairs 8             one trainer, with more pairs
-  gputop prove --cause cpu-contention     whatever the diagnosis says
+  gputop prove --cause cpu-contention     this cause, instead of the diagnosis'
   gputop prove --yes --keep --json        for a script; the fix stays if it is proved
   gputop prove --undo                     put back what a killed gputop left changed
 """

@@ -24,7 +24,7 @@ EXPORTER = ("gputop.metrics", "prometheus_client")  # packages, as `RECORDER`
 def add_metrics(parser: argparse.ArgumentParser) -> None:
     """Add the flag of metrics."""
     parser.add_argument("--metrics", nargs="?", type=address, const=("127.0.0.1", PORT), metavar="ADDRESS",
-                        help=f"serve metrics for Prometheus meanwhile (127.0.0.1:{PORT})")  # fmt: skip
+                        help=f"also serve metrics for Prometheus (127.0.0.1:{PORT})")  # fmt: skip
 
 
 def check_metrics(args: argparse.Namespace) -> None:
@@ -43,7 +43,7 @@ def command_of(args: argparse.Namespace) -> list[str]:
     """The command behind ``--``, empty without one. Raises UserError for a ``--`` alone."""
     argv: list[str] = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.command and not any(argv[:1]):
-        raise UserError("there is no command behind --", code=2)
+        raise UserError("there is no command after --", code=2)
     return argv
 
 

@@ -425,7 +425,7 @@ function makeIncidents() {
 }
 function makeLedger() {
   const { gpu_total_s: total, gpu_lost_s: lost, by_cause: parts, regain } = data.ledger;
-  if (lost === null || !total) { setText($("ledger-total"), "No GPU time is counted: no GPU is measured, or nobody trained on one."); return []; }
+  if (lost === null || !total) { setText($("ledger-total"), "No GPU time is counted: no GPU is measured, or no job trained on one."); return []; }
   setText($("ledger-total"), `${lost.toFixed(1)} of ${total.toFixed(1)} GPU seconds were lost (${Math.round(100 * lost / total)} %).`);
   const bound = Object.fromEntries(regain.map((one) => [one.cause, one.speedup_max])), bars = [];
   const body = el("tbody");

@@ -185,7 +185,7 @@ def _priority() -> DoctorCheck:
     asking.join()
     if reached[0].startswith("ordinary"):
         return DoctorCheck("priority", "priority", "limited", f"{reached[0]}; frames are late while many processes are busy", "sudo gputop")
-    detail = f"{reached[0]}: frames are on time beside busy processes; given up while the collector takes {MOST_SHARE:.0%} of a CPU"
+    detail = f"{reached[0]}: frames are on time even with busy processes; given up while the collector takes {MOST_SHARE:.0%} of a CPU"
     return DoctorCheck("priority", "priority", "ok", detail)
 
 

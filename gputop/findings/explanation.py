@@ -345,7 +345,7 @@ def in_general(cause: str) -> str:
     if cause in GROWTHS:
         return f"{cause}: memory that grows until there is none left"
     if cause not in CAUSES:
-        return "What was found is not told in words of this gputop"
+        return "The finding has words that this gputop does not know"
     try:  # by name, for causes are in a room above this one, and a reader of findings may not have loaded any
         document = importlib.import_module(f"gputop.diagnosis.causes.{cause.replace('-', '_')}").__doc__ if cause in OWN_CAUSES else None
     except ModuleNotFoundError:

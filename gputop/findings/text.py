@@ -85,7 +85,7 @@ def ledger_lines(ledger: Booked) -> Iterator[str]:
     """Lines of lost GPU seconds by cause, largest first, with the upper bound of the speed-up without each cause."""
     total, lost = ledger.gpu_total_s, ledger.gpu_lost_s
     if lost is None or not total:
-        yield "GPU time lost: none counted (no GPU is measured, or nobody trained on one)"
+        yield "GPU time lost: none counted (no GPU is measured, or no job trained on one)"
         return
     yield f"GPU time lost: {lost:.1f} of {total:.1f} GPU seconds ({100 * lost / total:.0f} %)"
     bounds = {one.cause: one.speedup_max for one in ledger.regain if one.regain_gpu_s >= LEAST_BOOKED_S}

@@ -358,5 +358,5 @@ def _reap(child: subprocess.Popen[bytes]) -> None:
 
 def _ended(code: int | None) -> str:
     if code is None:
-        return "it writes no more"
+        return "it has closed its output"
     return f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"

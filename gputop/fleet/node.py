@@ -198,7 +198,7 @@ class NodeServer(Reader):
         elif not self._said_ns:
             self._reply(NodeAnswer(ask.id, ask.ask, "nothing was read yet"))
         elif ask.ask in ("stacks", "nccl") and self._is_played:
-            self._reply(NodeAnswer(ask.id, ask.ask, "it is a recording: its processes run no more"))  # others here may have their numbers
+            self._reply(NodeAnswer(ask.id, ask.ask, "it is a recording: its processes have ended"))  # others here may have their numbers
         elif ask.ask == "summary":
             self._say()
             self._reply(NodeAnswer(ask.id, ask.ask))

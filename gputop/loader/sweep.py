@@ -205,7 +205,7 @@ def _judged(loader: Any, points: Sequence[Point], run: _SweepRun) -> Sweep:
 def _notes(loader: Any, points: Sequence[Point], point: Point) -> Iterator[str]:
     """Notes for the reader of the table; ``point`` is the recommended one."""
     if (others := max(point.others_pct or 0.0 for point in points)) >= 100 * OTHERS_TOLD:
-        yield f"other processes took up to {others:.0f} % of the CPUs meanwhile: measure on an idle machine"
+        yield f"other processes took up to {others:.0f} % of the CPUs: measure on an idle machine"
     rank, total = ranks()
     if total > 1:
         yield f"rank {rank} of {total}: ranks on this host share its CPUs; sweep in all ranks at once to see what each gets"

@@ -65,7 +65,7 @@ class Exporting(Metered):
             raise UserError(f"cannot listen on {clean(shown)}:{port}: {getattr(error, 'strerror', None) or error}") from None
         self._ends.callback(server.close)
         if not _is_loopback(host):
-            readable = f"everybody who reaches port {server.port} can read the metrics"
+            readable = f"anyone who reaches port {server.port} can read the metrics"
             self._notify(f"{readable}: docs/exporter.md shows a password, by nginx or Caddy")
         self._notify(f"metrics at {'http' if tls is None else 'https'}://{shown or '0.0.0.0'}:{server.port}/metrics")
 

@@ -185,7 +185,7 @@ class Guard:
                     write_value(record, record.new)
             self._read_back(found)
         if not applied:
-            raise OSError("somebody else has changed it meanwhile" if self._theirs else "it has ended")
+            raise OSError("another program has changed it" if self._theirs else "it has ended")
         if self._fuse is not None:
             self._fuse.check()
 
@@ -193,7 +193,7 @@ class Guard:
         """Raise OSError if a changed group or session has a process that the user was not asked about."""
         shared = [change for change in self.plan.changes if change.target is None or change.setting == "autogroup"]
         if shared and (found := strangers(shared, read_processes(), {one.pid: one.start_ticks for one in self.plan.others})):
-            raise OSError(f"{found[0]}, whom nobody was asked about, is in it by now: try again")
+            raise OSError(f"{found[0]}, which you were not asked about, has joined: try again")
 
     def _read_back(self, found: list[Record]) -> None:
         """Journal each value that reads differently from what was set, such as a mask cut by a cpuset."""
@@ -247,7 +247,7 @@ class Guard:
                     self._known.clear()  # what is changed from now on others change
                     self.ending.is_put_back = True
                 put_back = f"not all is put back: {failed[0]}" if failed else self.ending.told
-                put_back += "; what somebody else has changed meanwhile is left as it is" if code == BUT_THEIRS else ""
+                put_back += "; values that another program has changed are left as they are" if code == BUT_THEIRS else ""
                 self.lost = f"{self.plan.says}: the experiment is over, for its guardian process has ended; {put_back}"
 
     def _start_guardian(self) -> None:

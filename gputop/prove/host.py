@@ -117,7 +117,7 @@ def why_not(folder: JournalFolder) -> str:
     except OSError as error:
         return f"{folder.path}: {error.strerror}"
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != folder.uid or found.st_mode & 0o022:
-        return f"{folder.path} is not a folder of uid {folder.uid}, which nobody else may write: remove it"
+        return f"{folder.path} is not a folder that only uid {folder.uid} may write: remove it"
     return ""
 
 

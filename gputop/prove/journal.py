@@ -87,9 +87,9 @@ class Undone(Struct):
 
 
 def told_theirs(theirs: list[str]) -> str:
-    """``left as it is, for somebody else has changed it meanwhile: nice of 12 (5)``."""
+    """``left as it is, for another program has changed it: nice of 12 (5)``."""
     more = f" and {len(theirs) - NAMED} more" if len(theirs) > NAMED else ""
-    return f"left as it is, for somebody else has changed it meanwhile: {', '.join(theirs[:NAMED])}{more}"
+    return f"left as it is, for another program has changed it: {', '.join(theirs[:NAMED])}{more}"
 
 
 class Journal:

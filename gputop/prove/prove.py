@@ -22,7 +22,7 @@ from gputop.system.text import figure
 
 FOLLOW_S = 60.0  # s that a kept fix is followed, as is promised to users
 LEAST_FOLLOWED_S = 5.0  # s without which the gain is not reported
-GONE = "all that was to be changed has ended meanwhile: try again"
+GONE = "all that was to be changed has ended: try again"
 UNMEASURED, STANDSTILL = "not measured", "from a standstill"  # in place of a gain
 
 

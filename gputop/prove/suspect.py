@@ -117,7 +117,7 @@ class SuspectWatch(Followed):
 
     def _without_trainer(self) -> str:
         if self._pid is None:
-            return "nothing to prove: no training process is found (gputop doctor says what can be seen)"
+            return "nothing to prove: no training process is found (gputop doctor lists what can be seen)"
         return f"process {self._pid} is no trainer that gputop sees: it has no GPU context, or has ended"
 
     def _verdict(self, pid: int | None) -> Verdict:

@@ -238,9 +238,9 @@ class Trial:
 
     def _why_undecided(self, metric: str, found: Estimate | None) -> str:
         if any(arm.paused for pair in self.pairs for arm in (pair.off, pair.on)):
-            return "the job paused meanwhile (a checkpoint, an evaluation): try again"
+            return "the job paused during the trial (a checkpoint, an evaluation): try again"
         if self._others:
-            return f"another cause came up meanwhile: {self._others[-1]}"
+            return f"another cause came up during the trial: {self._others[-1]}"
         if not metric:
             return "neither steps nor the GPU's work could be measured"
         if self.dropped > len(self.pairs):

@@ -43,7 +43,7 @@ class Budget:
         self._save()
         self._left_frames -= frames
         if self._left_frames < 0.0:
-            raise FormatError(f"it sends more frames than one each {self._interval_ns / 1e6:g} ms, as its header says")
+            raise FormatError(f"it sends more than one frame each {self._interval_ns / 1e6:g} ms, its header's interval")
 
     @property
     def rest_s(self) -> float:

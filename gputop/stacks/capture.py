@@ -120,7 +120,7 @@ def _process(pid: int, order: _Order) -> list[Stack]:
     stacks = [_stack(pid, thread, view or None, order) for thread, view in zip(threads, views, strict=True)]
     for stack in stacks:
         if stack.tid == pid and (stack.syscall, stack.wchan) != (main.syscall, main.wchan):
-            stack.missing["moment"] = "it ran on meanwhile: its Python stack and its kernel stack may be of different moments"
+            stack.missing["moment"] = "it ran on while read: its Python and kernel stacks may be of different moments"
     for stack in stacks if without_native else ():
         stack.missing["native"] = without_native
     return sorted(stacks, key=lambda stack: stack.tid != pid) or [_failed(pid, "no Python thread runs in it yet", order, main)]

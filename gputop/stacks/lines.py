@@ -68,7 +68,7 @@ def summary(taken: StackSet) -> str:
     if not found:
         return f"no stack of {counted(unread, 'process')} could be read"
     if not taken.paused:
-        how = "none of them paused"
+        how = "none paused"
     else:
         how = f"{len(taken.paused)} paused for about {'20 ms each, for native frames' if taken.native else '1 ms each'}"
     rest = f"; {counted(unread, 'process')} could not be read" if unread else ""

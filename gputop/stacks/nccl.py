@@ -194,7 +194,7 @@ def _of_job(pid: int, place: tuple[str, int], size: int, deadline: float) -> Ncc
         found = read_report(_in_network_of(pid, place, deadline))
         if size in (found.processes, found.gpus):
             return found
-    raise Unavailable(f"NCCL speaks of a job of {found.processes} ranks there, and not of one of {size}")
+    raise Unavailable(f"NCCL reports a job of {found.processes} ranks there, not of {size}")
 
 
 def _in_network_of(pid: int, place: tuple[str, int], deadline: float) -> str:

@@ -114,7 +114,7 @@ class ChildStream:
         if words:
             return words
         if code is None:
-            return "it writes no more"
+            return "it has closed its output"
         if code == 0 and self._decoder.header is None:
             return "it ended, and wrote no stream of gputop"
         return f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"

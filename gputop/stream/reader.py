@@ -281,7 +281,7 @@ class Loop:
     def _report_silence(self) -> None:
         """Report once that a running collector gives nothing, or give it up."""
         if self._most_silent_s is not None and self.stream.silent_s > self._most_silent_s:
-            raise UserError(f"the collector has been silent for {self._most_silent_s:g} s; gputop doctor says more")
+            raise UserError(f"the collector has been silent for {self._most_silent_s:g} s: run gputop doctor")
         if self.silent_s and not self._is_silence_told:
             self._is_silence_told = True
             self._notify(f"no reading for {self.silent_s:.0f} s: gputop collect hangs, or was stopped; still waiting")

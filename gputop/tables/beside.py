@@ -65,11 +65,11 @@ class ProfilerTrace(Struct):
                 first_ns, last_ns = (began_ns, ended_ns) if first_ns is None else (min(first_ns, began_ns), max(last_ns, ended_ns))
         if first_ns is None:
             return
-        spans = f"it covers {_span(first_ns, last_ns)}, what is exported of the recording {_span(start_ns, end_ns)}"
+        spans = f"it covers {_span(first_ns, last_ns)}, the export {_span(start_ns, end_ns)}"
         why = "give the trace of that time"
         if last_ns < _EPOCH_NS:
-            lost = "stood behind the part that is missing" if self.left_out else "is not in the trace"
-            why = f"its times do not count from 1970, and baseTimeNanoseconds, which would say from when, {lost}"
+            lost = "stood after the missing part" if self.left_out else "is not in the trace"
+            why = f"its times do not count from 1970, and baseTimeNanoseconds, which would set their origin, {lost}"
         raise UserError(f"{clean(self.path)} does not overlap with the recording: {spans}: {why}")
 
 

@@ -253,7 +253,7 @@ THREAD_CALL = TableSpec("thread_call", "CUDA calls of each thread, as far as the
 _SWITCH_SHARE = _owner(
     "counted_share", "REAL", "share of the time in which context switches are counted; below 1 the numbers are estimates", "share"
 )
-PREEMPT = TableSpec("preempt", "who ran on a CPU while a thread waited for it (sched probe)", ("probes", "preempts"), (
+PREEMPT = TableSpec("preempt", "processes that ran on a CPU while a thread waited for it (sched probe)", ("probes", "preempts"), (
     *CLOCK,
     _gauge("victim_tid", "INTEGER", "thread that waited"),
     Column("victim_pid", "INTEGER", "its process", _pid_of("victim_tid")),
@@ -303,7 +303,7 @@ STACK = TableSpec("stack", "stacks of threads, innermost frame first", ("stacks"
     _gauge("incident", "TEXT", "the incident it was taken for"),
 ))  # fmt: skip
 
-MARK = TableSpec("mark", "markers of the job (gputop mark), and of the recorder behind gaps; the time is when they were set", ("marks",), (
+MARK = TableSpec("mark", "markers of the job (gputop mark), and of the recorder after gaps; the time is when they were set", ("marks",), (
     *CLOCK, _gauge("text", "TEXT", "the marker"),
 ), own_time=True)  # fmt: skip
 
@@ -377,7 +377,7 @@ LEDGER = TableSpec("ledger", "GPU time lost by each trainer, one row per trainer
     _made("trainer_pid", "INTEGER", "the trainer"),
     _made("label", "TEXT", "what gputop calls it: train.py rank 3"),
     _made("rank", "INTEGER", "its rank"),
-    _made("user", "TEXT", "whose it is"),
+    _made("user", "TEXT", "its owner"),
     _made("slurm_job_id", "TEXT", "its Slurm job"),
     _made("namespace", "TEXT", "its Kubernetes namespace"),
     _made("pod", "TEXT", "its pod"),

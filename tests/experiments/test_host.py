@@ -310,7 +310,7 @@ def test_what_somebody_else_changes_meanwhile_is_left_and_told(setting: str, new
         [told] = ending.theirs
         assert told.startswith(f"{setting} of {hog.pid} (")
         assert ending.is_put_back
-        assert "somebody else has changed it" in ending.told
+        assert "another program has changed it" in ending.told
 
 
 def test_it_ends_where_somebody_else_has_taken_all_over() -> None:
@@ -318,7 +318,7 @@ def test_it_ends_where_somebody_else_has_taken_all_over() -> None:
         guard.on()
         _set_nice(hog.pid)
         guard.off()
-        with pytest.raises(OSError, match="somebody else has changed it meanwhile"):
+        with pytest.raises(OSError, match="another program has changed it"):
             guard.on()
     assert leftovers() == []
 
@@ -373,7 +373,7 @@ def test_a_leftover_is_not_put_back_over_what_others_set_since() -> None:
         os.close(one.fd)
         _set_nice(hog.pid)
         [told] = undo_leftovers()
-        assert told == f"it: put back; left as it is, for somebody else has changed it meanwhile: nice of {hog.pid} (7)"
+        assert told == f"it: put back; left as it is, for another program has changed it: nice of {hog.pid} (7)"
         assert (niceness(hog.pid), niceness(other.pid)) == (7, before)
 
 

@@ -114,7 +114,7 @@ def test_who_joins_after_the_question_is_not_changed(quota: Path) -> None:
             guard.on()
             guard.off()
             cgroup.add(quota / "below", [pid])
-            with pytest.raises(OSError, match=f"sleep .{pid}., whom nobody was asked about"):
+            with pytest.raises(OSError, match=f"sleep .{pid}., which you were not asked about"):
                 guard.on()
             assert limit(quota) == before
         assert limit(quota) == before
@@ -261,5 +261,5 @@ def test_the_guard_looks_again_in_a_demo(quota: Path, monkeypatch: pytest.Monkey
         made = replace(planned(throttled(own)), others=())
         with Guard(made) as guard:
             cgroup.add(quota / "below", [hog.pid])
-            with pytest.raises(OSError, match="whom nobody was asked about"):
+            with pytest.raises(OSError, match="which you were not asked about"):
                 guard.on()

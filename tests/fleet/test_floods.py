@@ -238,7 +238,7 @@ def test_a_node_that_closed_its_output_keeps_nobody_waiting(ssh: FakeSsh, link: 
 
     until(all_ended)
     assert max(ages) < 3.0, "it would be six times three seconds"
-    assert links.poll()["ends0"].reason == "it writes no more"
+    assert links.poll()["ends0"].reason == "it has closed its output"
 
 
 # one machine

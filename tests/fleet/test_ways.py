@@ -129,7 +129,7 @@ def test_a_recording_is_played_as_a_node_of_now() -> None:
         asked = {links.ask("past", "stacks", pids=[os.getpid()]), links.ask("past", "nccl")}
         found: list[NodeAnswer] = []
         until(lambda: found.extend(one for _, one in links.answers() if one.id in asked) or len(found) == 2)
-        assert {one.error for one in found} == {"it is a recording: its processes run no more"}
+        assert {one.error for one in found} == {"it is a recording: its processes have ended"}
     finally:
         links.close()
 

@@ -87,7 +87,7 @@ def test_what_could_not_be_read_is_no_stack() -> None:
     kernel_only = Stack(4, 4, 0, kernel=["schedule"], error="no Python process")
     assert summary(StackSet(0, 34_000_000, False, (unread,))) == "no stack of 1 process could be read"
     some = summary(StackSet(0, 34_000_000, False, (unread, read, kernel_only)))
-    assert some == "2 stacks of 2 processes in 34 ms, none of them paused; 1 process could not be read"
+    assert some == "2 stacks of 2 processes in 34 ms, none paused; 1 process could not be read"
 
 
 def test_all_text_is_cleaned_and_bounded() -> None:

@@ -58,7 +58,7 @@ def test_closing_it_closes_its_pipes(script: str) -> None:
 
 
 def test_one_that_writes_no_more_is_not_waited_for_to_its_end() -> None:
-    assert _ended("exec sleep 60 >&- 2>&-") == "it writes no more"
+    assert _ended("exec sleep 60 >&- 2>&-") == "it has closed its output"
 
 
 def test_one_that_the_kernel_keeps_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def _make(case: Case, scene: Scene) -> Plan | Refusal | None:
         return Refusal(f"{traced} is held by a debugger (TracerPid in /proc/{traced.pid}/status): only that lets it go on")
     if case.cause == "pause":
         return Refusal("the job pauses by itself (checkpoint, evaluation): nothing can be switched off")
-    return Refusal("nobody is stopped, and what is dead or waits for ever no experiment brings back: gputop stacks shows where it waits")
+    return Refusal("no process is stopped, and no experiment revives a dead or hung one: gputop stacks shows where it waits")
 
 
 INTERVENTION = Intervention(NAME, ("hung-worker", "pause"), _make)

@@ -199,9 +199,9 @@ class _PartReader:
         try:
             stat = parse.stat(self._bytes("stat", 4096))
         except (FileNotFoundError, ProcessLookupError):
-            raise Gone("the process is gone") from None
+            raise Gone("the process has ended") from None
         if stat.start_ticks != self.start_ticks:
-            raise Gone("the process is gone; its pid belongs to another one now")
+            raise Gone("the process has ended; its pid belongs to another one now")
 
     def why(self, error: OSError) -> str:
         """The reason in a few words. Where the system refused, `rights` then has the longer one."""
@@ -229,7 +229,7 @@ class _PartReader:
         try:
             stat = parse.stat(self._bytes("stat", 4096))
         except OSError:
-            return "the process is gone"
+            return "the process has ended"
         if stat.kthread:
             return "a kernel thread has none"
         return "has ended; its parent has not collected it (zombie)" if stat.state == "Z" else _NOT_OFFERED

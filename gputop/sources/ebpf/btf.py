@@ -55,7 +55,7 @@ class Btf:
     def _name(self, name: str) -> int:
         at = self._strings.find(b"\0" + name.encode() + b"\0")
         if at < 0:
-            raise BtfError(f"this kernel knows no {name}")
+            raise BtfError(f"this kernel has no {name}")
         return at + 1
 
     def _find(self, kind: int, name: str) -> int:

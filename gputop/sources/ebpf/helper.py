@@ -58,7 +58,7 @@ def install_bcc(root: str = "/") -> str:
 def check(root: str, sudo: bool) -> None:
     """Raise Unavailable if loading is certain to fail."""
     if not in_initial_pid_namespace():
-        raise Unavailable("in a pid namespace of its own, whose pids the probes do not know", "start the container with --pid=host")
+        raise Unavailable("in a pid namespace of its own: the probes do not know its pids", "start the container with --pid=host")
     if not find_python():
         raise Unavailable("there is no /usr/bin/python3 to run bcc in", install_bcc(root))
     if lockdown(root) == "confidentiality":

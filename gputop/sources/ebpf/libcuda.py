@@ -76,7 +76,7 @@ def opened(pid: int, one: elf.Mapping, root: str = "/") -> FileIO:
 def mapped_code_kib(pid: int, root: str = "/") -> int:
     """KiB of library code that ``pid`` maps (VmLib). It changes when a library is mapped, and costs a hundredth of reading maps.
 
-    0 for a kernel thread or zombie. Raises OSError if the process is gone.
+    0 for a kernel thread or zombie. Raises OSError if the process has ended.
     """
     with open(os.path.join(root, "proc", str(pid), "status"), "rb") as file:
         found = _MAPPED_CODE.search(file.read())

@@ -439,7 +439,7 @@ def why_lines(fleet: Overview, job: Job | None) -> list[Line]:
         out.append([(f"{len(job.members)} of {job.size} ranks on {fold_hosts(job.hosts)}", "dim")])
         out += _report_lines(job)
         out += [[(f"no answer from {fold_hosts(job.silent)}: the missing ranks may be there", "warn")]] if job.silent else []
-        out += [[("clocks of its nodes are more than 2 s apart (~): who was late when is uncertain", "warn")]] if job.skewed else []
+        out += [[("clocks of its nodes are more than 2 s apart (~): which rank was late is uncertain", "warn")]] if job.skewed else []
         out += [[(f"these ranks step at another pace than the others: {_numbers(job.apart)}", "warn")]] if job.apart else []
         out += [[(f"{name}: {value}", "dim")] for name, value in job.identity.items()]
         out += _ledger_lines(fleet.books.ledgers.get(job.key))
