@@ -9,23 +9,23 @@ from gputop.findings.verdict import PathStep
 
 INFERRED = 0.5  # weight of an inferred step in `confidence`, where a measured one has 1 (guess)
 _OF_ITS_OWN = ("straggler-rank", "hung-worker")  # causes with culprits that are parts of the job itself
-_VERBS = {  # state -> (present, infinitive after "seems to", past)
-    "waits": ("waits", "wait", "waited"),
-    "runs": ("runs", "run", "ran"),
-    "runnable": ("is runnable", "be runnable", "was runnable"),
-    "throttled": ("is throttled", "be throttled", "was throttled"),
-    "disk": ("waits for the disk", "wait for the disk", "waited for the disk"),
-    "memory": ("waits for memory", "wait for memory", "waited for memory"),
-    "network": ("waits for the network", "wait for the network", "waited for the network"),
-    "copies": ("copies", "copy", "copied"),
-    "sleeps": ("sleeps", "sleep", "slept"),
-    "stopped": ("is stopped", "be stopped", "was stopped"),
-    "still": ("does not move", "stand still", "did not move"),
-    "starts": ("starts", "start", "started"),
-    "holds": ("holds it", "hold it", "held it"),
-    "light": ("runs kernels on few SMs", "run kernels on few SMs", "ran kernels on few SMs"),
-    "lost": ("is lost", "be lost", "was lost"),
-    "slowed": ("runs at lowered clocks", "run at lowered clocks", "ran at lowered clocks"),
+_VERBS = {  # state -> (present, past)
+    "waits": ("waits", "waited"),
+    "runs": ("runs", "ran"),
+    "runnable": ("is runnable", "was runnable"),
+    "throttled": ("is throttled", "was throttled"),
+    "disk": ("waits for the disk", "waited for the disk"),
+    "memory": ("waits for memory", "waited for memory"),
+    "network": ("waits for the network", "waited for the network"),
+    "copies": ("copies", "copied"),
+    "sleeps": ("sleeps", "slept"),
+    "stopped": ("is stopped", "was stopped"),
+    "still": ("does not move", "did not move"),
+    "starts": ("starts", "started"),
+    "holds": ("holds it", "held it"),
+    "light": ("runs kernels on few SMs", "ran kernels on few SMs"),
+    "lost": ("is lost", "was lost"),
+    "slowed": ("runs at lowered clocks", "ran at lowered clocks"),
 }
 _BEFORE_ON = {
     "waits": " for ", "runnable": ", behind ", "throttled": " by ", "disk": ", at ", "network": ", at ", "copies": " over ",
@@ -91,7 +91,7 @@ def without(cause: str, culprits: Sequence[str], gpu_s: float | None, speedup_ma
 
 
 def _does(step: PathStep, depth: int, was: bool) -> str:
-    does, seems, did = _VERBS[step.state]
-    verb = f"seems to {seems}" if not step.measured else did if was else does
+    does, did = _VERBS[step.state]
+    verb = f"{'' if step.measured else 'probably '}{did if was else does}"
     on = f"{_BEFORE_ON.get(step.state, ', at ')}{step.on}" if step.on else ""
     return f"{verb} {100 * step.share:.0f} % of {'that' if depth else 'the time'}{on}"

@@ -48,7 +48,7 @@ async def test_names_in_a_walk_are_no_markup(make_app: MakeApp, monkeypatch: pyt
         await pilot.pause()
         assert isinstance(app.screen, WhyScreen)
         told = " ".join(" ".join(text_of(app.screen)).split())
-        assert f"{evil} (7) seems to wait 50 % of the time for {evil} (8)" in told
+        assert f"{evil} (7) probably waits 50 % of the time for {evil} (8)" in told
 
 
 async def test_causes_are_told_by_what_would_come_back(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:

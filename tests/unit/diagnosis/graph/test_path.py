@@ -38,9 +38,9 @@ def played(make: Callable[[], Scene]) -> Verdict:
 def test_a_sentence_tells_each_step_and_says_what_only_seems_so():
     assert sentence(WALK) == (
         "train.py (812) waits 62 % of the time for worker 2 (833), which was runnable 71 % of that, behind fluent-bit (903), "
-        "which seems to run 90 % of that"
+        "which probably ran 90 % of that"
     )
-    assert sentence(WALK[2:]) == "fluent-bit (903) seems to run 90 % of the time"
+    assert sentence(WALK[2:]) == "fluent-bit (903) probably runs 90 % of the time"
     assert sentence(()) == ""
 
 
@@ -48,7 +48,7 @@ def test_a_tree_has_a_line_for_each_step():
     assert tree(WALK) == [
         ("", "train.py (812) waits 62 % of the time for worker 2 (833)"),
         ("", "└ worker 2 (833) is runnable 71 % of that, behind fluent-bit (903)"),
-        ("  ", "└ fluent-bit (903) seems to run 90 % of that"),
+        ("  ", "└ fluent-bit (903) probably runs 90 % of that"),
     ]
 
 
@@ -82,7 +82,7 @@ def test_where_nothing_of_the_waits_can_be_read_the_walk_only_seems_so():
     assert [step.pid for step in hidden.path] == [step.pid for step in seen.path] == [100, 101, 900]
     assert [step.measured for step in seen.path] == [True, True, False]
     assert [step.measured for step in hidden.path] == [False, True, False]
-    assert sentence(hidden.path).startswith("train.py (100) seems to wait ")
+    assert sentence(hidden.path).startswith("train.py (100) probably waits ")
     assert 0.5 <= hidden.confidence < seen.confidence < 1.0
 
 
@@ -90,10 +90,10 @@ def test_where_nothing_of_the_waits_can_be_read_the_walk_only_seems_so():
     ("make", "told"),
     [
         (lock_of_a_file, "worker 0 (101), which waited 98 % of that for label-tool (900), which held it 100 % of that"),
-        (lock_between_trainers, "for train.py rank 0 (100), which seems to hold it 100 % of that"),
+        (lock_between_trainers, "for train.py rank 0 (100), which probably held it 100 % of that"),
         (throttled_actors, "for actor (900), which was throttled 100 % of that by the quota of 0.3 CPUs"),
         (stopped_programs, "for serve.py (900), which was stopped 100 % of that"),
-        (programs_on_the_disk, "for worker 1 (102), which seems to wait for the disk 98 % of that"),
+        (programs_on_the_disk, "for worker 1 (102), which probably waited for the disk 98 % of that"),
         (straggling_gpu, "for train.py rank 1 (200); GPU 1 ran 99 % of that"),
         (probed_items, "train.py (100) waits 55 % of the time for its GPU, 3,000 times a second"),
         (hot_gpu, "GPU 0 runs at lowered clocks 58 % of the time"),
