@@ -141,7 +141,7 @@ def _with_rest(found: FindingsBlock, recording: Recording) -> Explanation:
     )  # fmt: skip
 
 
-def _whose(one: Episode) -> tuple[str, int | None]:
+def _incident_key(one: Episode) -> tuple[str, int | None]:
     """Key of an incident that continues in the next part: its cause, and the GPU that it is about."""
     return one.cause, gpu_about(one, one.gpu)
 
