@@ -23,6 +23,7 @@ from gputop.diagnosis.judge import judge, table
 from gputop.diagnosis.lostgpus import LostGpus
 from gputop.diagnosis.orphans import Orphans
 from gputop.diagnosis.phases import Phase
+from gputop.diagnosis.settled import Settled
 from gputop.diagnosis.symptoms import Standing, judge_job, without_job
 from gputop.findings import explanation, policy
 from gputop.findings.policy import EARLIER, FEED_EVERY_NS, NOBODY, WINDOW_NS, TrainerKey
@@ -99,6 +100,7 @@ class Engine:
         self._ended: Step | None = None  # of the last trainer that ended
         self._workers_spent: dict[str, float] = {}  # seconds in each state of all workers together
         self._header = Header()
+        self._settled = Settled()
 
     @staticmethod
     def load_causes() -> None:
@@ -178,6 +180,10 @@ class Engine:
             return
         self._header = board.header
         seconds = (board.t_ns - before) / 1e9 if self._window.continues else 0.0
+        parties, shares = self._window.parties(board), self._window.shares()
+        if self._window.continues and self._settled.rests(board.t_ns, parties, shares):
+            self._hold(board, seconds)
+            return
         facts = self._window.facts(board)
         walks = [Walk(job, facts) for job in facts.jobs]
         facts = replace(facts, jobs=intensity.with_waste([states.with_states(walk) for walk in walks]))
@@ -205,6 +211,16 @@ class Engine:
         self._growths.note(board, facts, self._incidents)
         self._forget_ended(board, facts.jobs)
         self._worst, self._verdict = max(standing, key=_weight, default=None), None
+        awaits = not facts.gpus or bool(self._orphans.known) or any(gpu.loss is not None for gpu in facts.gpus)
+        self._settled.note(board.t_ns, parties, shares, standing, awaits=awaits)
+
+    def _hold(self, board: Board, seconds: float) -> None:
+        """Let the findings stand: only time is booked, and incidents last."""
+        for one in self.standing.values():
+            gpus = [gpu if gpu.split else replace(gpu, util_now=self._window.gpu_util(gpu.index)) for gpu in one.job.gpus]
+            self._count(one, replace(one.job, gpus=gpus), board.t_ns, seconds)
+        self._measured |= {index: board.t_ns for index in board.gpus if self._window.gpu_util(index) is not None}
+        self._incidents.note(board, seconds, _on_gpus(list(self.standing.values())))
 
     def by_itself(self, pid: int) -> Standing | None:
         """Standing of the rank that others wait for, as if no rank waited: why it is late. None for any other trainer."""
@@ -223,19 +239,25 @@ class Engine:
         if standing.cause == "pause":
             self._window.note_pauses(job)
         if standing.phase.word not in (STARTING, ENDING):
-            self._note_step(job, seconds)
+            self._paces[job.trainer.pid] = self._window.pace(job.trainer.pid)
+        self._count(standing, job, facts.t_ns, seconds)
+        return standing
+
+    def _count(self, standing: Standing, job: JobFacts, t_ns: int, seconds: float) -> None:
+        """Count the time since the last feed: what the processes did, and GPU seconds, which the standing books once they are due."""
+        if standing.phase.word not in (STARTING, ENDING) and job.calls is not None:
+            _add(self._spent.setdefault(job.trainer.pid, {}), job.trainer.state, seconds)
         for worker in job.workers:
             _add(self._workers_spent, worker.state, seconds)
-        self._note_time(job, facts.t_ns, seconds)
+        self._note_time(job, t_ns, seconds)
         if standing.phase.books == DROPPED:
             self._ledger_of(job.trainer.pid, self.ledgers).gpu_idle_s += _whole_s(self._pending.pop(job.trainer.pid, []))
         elif standing.phase.books != HELD and job.trainer.pid in self._pending:
-            due = self._pending.pop(job.trainer.pid) if standing.bereft else self._due(job.trainer.pid, facts.t_ns)
+            due = self._pending.pop(job.trainer.pid) if standing.bereft else self._due(job.trainer.pid, t_ns)
             _book(self._ledger_of(job.trainer.pid, self.ledgers), due, standing.shares)
             self._rebook(standing, sum(part.own_lost_s for part in due))
             self._judged[job.trainer.pid] = standing
             _set_seconds(standing, due)
-        return standing
 
     def _rebook(self, standing: Standing, lost_s: float) -> None:
         """Move seconds lost while nothing of a job moved to the hang, once it is known to be one."""
@@ -253,12 +275,6 @@ class Engine:
     def unmoved(self, pid: int) -> Mapping[str, float]:
         """Seconds of a trainer's ledger by cause that would move to a hang if one were found: nothing of it has moved since."""
         return self._unmoved.get(pid, {})
-
-    def _note_step(self, job: JobFacts, seconds: float) -> None:
-        pid = job.trainer.pid
-        if job.calls is not None:
-            _add(self._spent.setdefault(pid, {}), job.trainer.state, seconds)
-        self._paces[pid] = self._window.pace(pid)
 
     def _step(self) -> Step | None:
         """Step time of the trainer in the verdict, over the whole stream (only the latest pace if it comes from the GPU's rhythm); without

@@ -6,6 +6,7 @@ never copied.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -115,6 +116,17 @@ class ProcTrack:
             own_wakes=own_wakes, shared_futexes=Counter(chain.from_iterable(self.locks)), met_at_locks=self.counts.get(waits.LOCK, 0),
         )  # fmt: skip
 
+    def shares(self) -> tuple[float, ...]:
+        """Shares of the window: the main thread on a CPU, CPUs of the whole process, the main thread waiting for a CPU (0 where the kernel
+        does not count it), and half the share of looks that met it at a disk and at a lock, for looks are few and scatter."""
+        older, newer = self.samples[0], self.samples[-1]
+        ns, total = max(1, newer.t_ns - older.t_ns), sum(self.counts.values()) or 1
+        cores = newer.utime_ns + newer.stime_ns - older.utime_ns - older.stime_ns
+        run = (newer.oncpu_ns or 0) - (older.oncpu_ns or 0)
+        late = (newer.run_delay_ns or 0) - (older.run_delay_ns or 0)
+        disk, lock = self.counts.get(waits.DISK, 0), self.counts.get(waits.LOCK, 0)
+        return run / ns, cores / ns, late / ns, disk / total / 2, lock / total / 2
+
     def _counters(self, ns: int, cores: float, always_on_cpu: bool) -> tuple[float, float]:
         """(on-CPU share, runnable share) of the main thread by schedstat; without it (CPUs of the whole process, at most 1; 0)."""
         older, newer = self.samples[0], self.samples[-1]
@@ -214,6 +226,11 @@ class GpuTrack:
         """Whether utilization covers known stretches of time, as GPM's does; NVML's own is a mean over stretches that differ by GPU."""
         return bool(self.busy) and self.busy[-1][0] - self.exact_ns < policy.READING_NS
 
+    @property
+    def util_now(self) -> float | None:
+        """The last reading's utilization, as a share; None if it is older than the last push."""
+        return self.readings[-1][1] if self.readings and self.readings[-1][0] == self.last_ns else None
+
     def push(self, gpu: GpuBoard, t_ns: int, oldest_ns: int) -> None:
         """Take the readings since the last push, or else the standing ones, as those of the time since then."""
         self.board = gpu
@@ -267,6 +284,11 @@ class GpuTrack:
         again = len(self.begun_ns) == policy.OFTEN and self.begun_ns[0] > t_ns - policy.STEPS_NS
         return again or 0 < self.at_work_ns <= t_ns - policy.STEADY_NS
 
+    def shares(self) -> tuple[float, ...]:
+        """Means over the window: utilization, SM activity, power as a share of its limit; 0 where one is not read."""
+        limit_w = (self.board.number("power_limit_w") if self.board is not None else None) or math.inf
+        return self._mean(1) or 0.0, self._mean(2) or 0.0, (self._mean(3) or 0.0) / limit_w
+
     def _stretch_s(self, oldest_ns: int) -> float:
         while self.stretches and self.stretches[0][1] <= oldest_ns:
             self.stretches.popleft()
@@ -289,7 +311,7 @@ class GpuTrack:
             dips_s=self.breaks.dips_s(oldest_ns),
             pauses=(*self.breaks.spans(oldest_ns), *(span for span in self.stretches if span[1] - span[0] >= policy.LOST_NS)),
             pcie_bytes_per_s=self._pcie(1), pcie_back_bytes_per_s=self._pcie(2),
-            worked_ns=self.worked_ns, util_now=self.readings[-1][1] if fresh else None,
+            worked_ns=self.worked_ns, util_now=self.util_now,
             split=bool(board.values.get("mig_mode")), instance=instance, name=name or str(index),
         )  # fmt: skip
         if facts.sm_clock_mhz and (facts.util or 0.0) >= policy.MOST and not slowed_by(facts):

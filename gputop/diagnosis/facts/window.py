@@ -196,6 +196,21 @@ class Window:
         elif role.kind == "worker" and role.trainer_pid in self._named:
             track.began_ns = self.t_ns
 
+    def shares(self) -> dict[tuple[str, int], tuple[float, ...]]:
+        """What each process of a job and each GPU did in the window, in shares that can be compared: ``proc`` and pid, or ``gpu`` and index
+        -> `ProcTrack.shares` or `GpuTrack.shares`."""
+        procs = {("proc", pid): track.shares() for pid, track in self._procs.items()}
+        return procs | {("gpu", index): track.shares() for index, track in self._gpus.items()}
+
+    def parties(self, board: Board) -> dict[int, tuple[Role, ProcInfo | None]]:
+        """Role and description of each process of a job."""
+        return {pid: (self.roles[pid], board.infos.get(pid)) for pid in self._procs}
+
+    def gpu_util(self, index: int) -> float | None:
+        """The latest utilization of a GPU, as a share; None if its last reading is old."""
+        track = self._gpus.get(index)
+        return None if track is None else track.util_now
+
     def facts(self, board: Board) -> Facts:
         """The window's facts, without those that the graph finds."""
         seconds = (self.t_ns - self._points.oldest_ns) / 1e9

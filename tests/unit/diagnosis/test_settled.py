@@ -1,0 +1,121 @@
+"""Jobs of which nothing moves are judged seldom, and at once when something moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gputop.diagnosis import engine as engine_module
+from gputop.diagnosis.facts.window import Window
+from gputop.diagnosis.settled import Settled
+from gputop.findings import policy
+from tests.unit.diagnosis import causes
+from tests.unit.diagnosis.scene import QUEUE, Proc, Scene, training
+from tests.unit.diagnosis.test_engine import contended
+
+STEP_S = 0.5
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The times of all judgements, ns."""
+    times: list[int] = []
+    facts = Window.facts
+
+    def noted(self: Window, board: object) -> object:
+        times.append(self.t_ns)
+        return facts(self, board)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Window, "facts", noted)
+    return times
+
+
+@pytest.mark.parametrize("make", [lambda: training(run=0.2), contended], ids=["healthy", "with a fault"])
+def test_a_settled_job_is_judged_every_two_seconds(make: Callable[[], Scene], judged: list[int]):
+    scene = make().play(12, STEP_S)
+    judged.clear()
+    scene.play(20, STEP_S)
+    assert 9 <= len(judged) <= 11
+
+
+def test_a_job_that_swings_between_two_loads_settles_too(judged: list[int]):
+    scene = training(run=0.2)
+
+    def swing(seconds: int) -> None:
+        for i in range(seconds):
+            scene.procs[100].run = 0.2 if i % 2 else 0.5
+            scene.play(1, STEP_S)
+
+    swing(30)
+    judged.clear()
+    swing(20)
+    assert len(judged) <= 14
+
+
+def make_contended(scene: Scene) -> None:
+    sick = contended()
+    scene.procs, scene.cpus, scene.cpu_busy = sick.procs, 2, [1.0, 1.0]
+    scene.gpus[0]["util_pct"] = 20.0
+
+
+def throttle(scene: Scene) -> None:
+    scene.gpus[0] |= {"throttle_mask": 8, "sm_clock_mhz": 400}
+
+
+def test_trouble_is_judged_with_the_next_feed(judged: list[int]):
+    scene = training(run=0.2).play(20, STEP_S)
+    make_contended(scene)
+    judged.clear()
+    scene.play(1, STEP_S)
+    assert len(judged) == 2
+
+
+@pytest.mark.parametrize("settled_s", [4, 20, 20.5, 21])
+def test_a_settled_engine_names_a_cause_no_later(settled_s: float):
+    scene = training(run=0.2).play(settled_s, STEP_S)
+    make_contended(scene)
+    for tenth in range(60):
+        scene.play(0.5, STEP_S)
+        if scene.engine.verdict.cause == "cpu-contention":
+            break
+    assert tenth * 0.5 <= 2.0
+
+
+def test_a_new_process_of_a_job_is_judged_at_once(judged: list[int]):
+    scene = training(run=0.2).play(20, STEP_S)
+    scene.add(Proc(109, ppid=100, comm="pt_data_worker", looks=[QUEUE]))
+    judged.clear()
+    scene.play(1.5, STEP_S)
+    assert len(judged) >= 2  # roles are found once a second
+
+
+@pytest.mark.parametrize("make", [lambda: training(run=0.2), contended, causes.slow_transform], ids=["healthy", "cpu-contention", "slow-transform"])
+def test_the_ledger_and_incidents_are_those_of_every_feed(make: Callable[[], Scene], monkeypatch: pytest.MonkeyPatch):
+    seldom = make().play(30, STEP_S).engine
+    monkeypatch.setattr(engine_module, "Settled", Always)
+    always = make().play(30, STEP_S).engine
+    (found, ledgers), (expected, whole) = seldom.settled(), always.settled()
+    assert [(one.cause, one.severity, one.start_ns, one.end_ns, one.last_ns) for one in found] == [
+        (one.cause, one.severity, one.start_ns, one.end_ns, one.last_ns) for one in expected
+    ]
+    assert [one.lost_s for one in found] == pytest.approx([one.lost_s for one in expected], rel=0.01)
+    assert [culprit.cpu_s for one in found for culprit in one.culprits] == pytest.approx(
+        [culprit.cpu_s for one in expected for culprit in one.culprits], rel=0.01
+    )
+    assert ledgers.keys() == whole.keys()
+    for key, ledger in ledgers.items():
+        assert ledger.gpu_total_s == pytest.approx(whole[key].gpu_total_s)
+        assert ledger.gpu_lost_s == pytest.approx(whole[key].gpu_lost_s, rel=0.01)
+
+
+class Always(Settled):
+    """Never rests."""
+
+    def rests(self, *_args: object) -> bool:
+        return False
+
+
+def test_a_rest_ends_well_within_a_gap():
+    """A longer one would empty the window."""
+    assert policy.SELDOM_NS < min(policy.GAP_NS, policy.WINDOW_NS, policy.AWAY_NS)
