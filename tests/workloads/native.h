@@ -45,16 +45,19 @@ static inline void sleep_ms(double ms) {
     nanosleep(&t, NULL);
 }
 
+static inline double thread_cpu_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
 /* Filter a plane of pixels again and again for `ms` of this thread's CPU time (not of the clock's). */
 static inline void burn_ms(double ms) {
     static __thread unsigned char plane[1 << 16];
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    double until = (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6 + ms;
+    double until = thread_cpu_ms() + ms;
     do {
         for (size_t i = 1; i < sizeof plane; i++) plane[i] = (unsigned char)((plane[i] * 5 + plane[i - 1] * 3 + 7) >> 3);
-        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    } while ((double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6 < until);
+    } while (thread_cpu_ms() < until);
 }
 
 static inline void require(int fine, const char *what) {
