@@ -1,6 +1,6 @@
 """Two native feeders fill a ring of batches in shared memory under semaphores that a native trainer waits for, later in jerks.
 
-Truth: healthy. Each feeder takes 6 ms of a CPU for a batch, of which the GPU needs one in 34 ms; from the onset on the feeders rest for 150
+Truth: healthy. Each feeder takes 6 ms of a CPU for a batch, of which the GPU needs one in 34 ms; from the onset on the feeders rest for 120
 ms after each third batch, and the ring's eight slots last for longer than that. The trainer's semaphore is open whenever it asks (lost:
 0.03). Nobody is a victim or to blame.
 """
@@ -42,7 +42,7 @@ int main(void) {
         memcpy(to->batches[to->put++ % SLOTS], batch, BATCH);
         sem_post(&to->turn);
         sem_post(&to->filled);
-        if (raised("jerks") && number % 3 == 0) sleep_ms(150);
+        if (raised("jerks") && number % 3 == 0) sleep_ms(120);
     }
 }
 """

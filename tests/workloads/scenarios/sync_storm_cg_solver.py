@@ -2,7 +2,7 @@
 
 Truth: the GPU idles between short kernels (wait-heavy) because each iteration copies eight bytes back, waits for them, and only then
 decides on and launches the next kernels (sync-storm). Each of 250 iterations has 0.12 ms of kernels and 0.12 ms of the host and of waking
-up. Input is there, and nobody else is a victim or to blame: it is the program `cg_solve` itself. Lost: 0.5 of the GPU's time. A check of
+up. Input is there, and nobody else is a victim or to blame: it is the program `cg_solve` itself. Lost: 0.7 of the GPU's time. A check of
 the residual each tenth iteration, or on the device, would fix it.
 """
 
