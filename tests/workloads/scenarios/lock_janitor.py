@@ -1,7 +1,7 @@
 """Two native programs ingest tracks under one mutex that a third, a janitor, takes too; a fourth has the GPU and waits for tracks.
 
 Truth: the GPU has nothing to do most of the time (input-bound) because `janitor`, from some moment on, keeps the mutex while a remote store
-confirms what it has archived, 420 of each 460 ms, asleep (lock-contention). Both `ingest` wait for the mutex in futex(2), and the tracker
+confirms what it has archived, 600 of each 620 ms, asleep (lock-contention). Both `ingest` wait for the mutex in futex(2), and the tracker
 for a semaphore that they post when a track is there. CPUs idle. Victims are `tracker` and both `ingest`, the culprit is `janitor`. Lost:
 0.7 of the GPU's time. A copy made under the mutex and sent without it would fix it; more ingest processes would not.
 """
@@ -55,9 +55,9 @@ int main(void) {
     for (;;) {
         pthread_mutex_lock(&of->lock);
         burn_ms(0.5);
-        if (raised("archive")) sleep_ms(420);
+        if (raised("archive")) sleep_ms(600);
         pthread_mutex_unlock(&of->lock);
-        sleep_ms(40);
+        sleep_ms(20);
     }
 }
 """
