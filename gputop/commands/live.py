@@ -20,7 +20,7 @@ from gputop.commands.options import (
     stream_argv,
 )
 from gputop.commands.screen import Pacer, add_looks, looks_of, use_terminal, watch
-from gputop.system import config
+from gputop.system import screenstate
 from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.program import calm_garbage_collection, return_freed_memory
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     view = View(pid=args.pid, user=args.user, readonly=args.readonly)
     look = looks_of(args, view, remote=args.host is not None)
     look.auto_stacks, look.caption, look.note = not args.no_auto_stacks, caption, left_behind()
-    _begin_as_left(view, config.load_screen())
+    _begin_as_left(view, screenstate.load())
     app = GputopApp(live_context(session, view, lambda: ChildStream(argv, most=1), first, look, pacer))
     pacer.app, app.context.feed.notes = app, notes
     with ExitStack() as after:
@@ -117,11 +117,11 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     for line in (*notes, look.note):  # the note on the screen ends with the first key
         if line:
             notify(line)
-    config.save_screen(config.Saved(None if view.grows else view.window_s, view.sort, view.reverse, view.tree, app.theme))
+    screenstate.save(screenstate.Saved(None if view.grows else view.window_s, view.sort, view.reverse, view.tree, app.theme))
     return code
 
 
-def _begin_as_left(view: View, left: config.Saved) -> None:
+def _begin_as_left(view: View, left: screenstate.Saved) -> None:
     """Make the view what the last screen was when it was left."""
     from gputop.tui.draw.table import SORTS
 

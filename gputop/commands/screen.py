@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gputop.system import config, tty
+from gputop.system import config, screenstate, tty
 from gputop.system.console import draws_ascii
 from gputop.system.errors import UserError
 
@@ -54,7 +54,7 @@ def looks_of(args: argparse.Namespace, view: View, *, remote: bool) -> ScreenSet
     from gputop.tui.feed import ScreenSettings
 
     view.ascii_only = draws_ascii(args.ascii)
-    return ScreenSettings(LIGHT if args.light else config.load_screen().theme, remote=remote)
+    return ScreenSettings(LIGHT if args.light else screenstate.load().theme, remote=remote)
 
 
 def watch(app: GputopApp, guide: Guide | None = None) -> int:

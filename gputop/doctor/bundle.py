@@ -26,7 +26,7 @@ from gputop.recording.writer import Writer
 from gputop.sources import simulated
 from gputop.sources.ebpf import helper
 from gputop.sources.files import read_text
-from gputop.system import config, crash
+from gputop.system import config, crash, screenstate
 from gputop.system.errors import UserError
 from gputop.system.output import create
 from gputop.system.privilege import as_invoking_user, capabilities, in_container, in_initial_pid_namespace
@@ -160,7 +160,7 @@ def _configuration(with_names: bool) -> str:
         said: dict[str, object] = {"cannot be read": str(error)}
     else:
         said = {name: one.value if with_names or _is_harmless(name, one.value) else "(a text, left out)" for name, one in values.items()}
-    return json.dumps({"config": said, "screen": structs.asdict(config.load_screen())}, indent=2)
+    return json.dumps({"config": said, "screen": structs.asdict(screenstate.load())}, indent=2)
 
 
 def _is_harmless(name: str, value: object) -> bool:

@@ -1,14 +1,13 @@
-"""The settings, and the state in which the last screen was left.
+"""The settings.
 
 Settings stand in ``/etc/gputop/config.toml``, over it ``$XDG_CONFIG_HOME/gputop/config.toml`` of the user, over both variables such as
 ``GPUTOP_INTERVAL=0.2``; a flag on the command line overrides all. The keys of the files are the long flags of the live view
 (``interval = 0.2``, ``no-ebpf = true``), ``[keys]`` maps actions to keys, and ``[alerts]`` names where incidents go. ``GPUTOP_CONFIG``
-names a file that is read in place of both. gputop writes ``$XDG_STATE_HOME/gputop/screen.json``: time base, sort order and theme.
+names a file that is read in place of both. What gputop itself writes stands in `state_folder`.
 """
 
 from __future__ import annotations
 
-import argparse
 import errno
 import importlib
 import os
@@ -16,13 +15,13 @@ import re
 import stat
 import sys
 from contextlib import suppress
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
-import msgspec
-
-from gputop.system.decoding import BROKEN
 from gputop.system.errors import UserError
 from gputop.system.text import decoded
+
+if TYPE_CHECKING:
+    import argparse
 
 KEYS = "keys"  # the table of config.toml that maps actions to keys
 ALERTS = "alerts"  # the table that says where incidents are told
@@ -37,16 +36,6 @@ _MOST_DOTS = 50  # in one key; the deepest, keys.ACTION, has one. tomllib takes 
 _BETWEEN_KEYS = re.compile(r"[=,{}\[\]]")
 
 
-class Saved(msgspec.Struct):
-    """The state of the last screen."""
-
-    window_s: Annotated[int, msgspec.Meta(ge=10, le=600)] | None = None  # None: the user has chosen none
-    sort: str = "natural"
-    reverse: bool = False
-    tree: bool = True
-    theme: str = ""
-
-
 class ConfigValue(NamedTuple):
     """A value, and the file or variable that it comes from."""
 
@@ -57,7 +46,7 @@ class ConfigValue(NamedTuple):
 Settings = dict[str, ConfigValue]  # key -> its value, as `settings` reads them
 
 
-class Alerting(msgspec.Struct, forbid_unknown_fields=True):
+class Alerting(NamedTuple):
     """[alerts]: what ``--alert`` and ``--alert-on`` are without these flags."""
 
     sinks: list[str] = []
@@ -67,11 +56,6 @@ class Alerting(msgspec.Struct, forbid_unknown_fields=True):
 def config_path() -> str:
     """Path of the user's config.toml."""
     return os.path.join(_home("XDG_CONFIG_HOME", ".config"), "gputop", "config.toml")
-
-
-def state_path() -> str:
-    """Path of screen.json."""
-    return os.path.join(state_folder(), "screen.json")
 
 
 def state_folder() -> str:
@@ -136,9 +120,15 @@ def key_map(found: Settings | None = None) -> dict[str, str]:
 def alerts(found: Settings | None = None) -> Alerting:
     """[alerts]. Raises UserError."""
     kept = _table(ALERTS, found)
+    if not kept:
+        return Alerting()
+    import msgspec
+
     told: Any = {name: setting.value for name, setting in kept.items()}
+    fields = [(name, kind, Alerting._field_defaults[name]) for name, kind in get_type_hints(Alerting).items()]
+    table = msgspec.defstruct("Table", fields, forbid_unknown_fields=True)
     try:
-        return msgspec.convert(told.get("", told), Alerting)
+        return Alerting(*msgspec.structs.astuple(msgspec.convert(told.get("", told), table)))
     except msgspec.ValidationError as error:
         places = " and ".join(dict.fromkeys(setting.origin for setting in kept.values()))
         raise UserError(f'{places}: [alerts] {error}; write sinks = ["bell"], severity = "medium"', code=2) from None
@@ -183,13 +173,15 @@ def _variables(known: dict[str, argparse.Action]) -> Settings:
 def _read(path: str) -> dict[str, Any]:
     """The content of a file. Raises UserError."""
     try:
-        data = _content(path)
+        data = content(path)
     except FileNotFoundError:
         if path == os.environ.get(_CHOSEN):
             raise UserError(f"{_CHOSEN} names {path}, which does not exist") from None
         return {}
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
+    from gputop.system.decoding import BROKEN  # msgspec, which a start without a file need not wait for
+
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         text = decoded(data)
@@ -207,26 +199,6 @@ def _check_depth(text: str) -> None:
             raise ValueError(f"more than {_MOST_DOTS} dots in a key (at line {number})")
 
 
-def load_screen() -> Saved:
-    """The state of the last screen; the defaults if it cannot be read."""
-    try:
-        return msgspec.json.decode(_content(state_path()), type=Saved)
-    except (OSError, *BROKEN):
-        return Saved()
-
-
-def save_screen(saved: Saved) -> None:
-    """Write screen.json. An error is ignored: the next screen then has the defaults."""
-    path = state_path()
-    try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(f"{path}.{os.getpid()}", "xb") as file:
-            file.write(msgspec.json.encode(saved))
-        os.replace(f"{path}.{os.getpid()}", path)
-    except OSError:
-        pass
-
-
 def open_file(path: str, flags: int = os.O_RDONLY) -> int:
     """Open a regular file or /dev/null; returns the descriptor.
 
@@ -240,7 +212,7 @@ def open_file(path: str, flags: int = os.O_RDONLY) -> int:
     raise OSError(errno.EINVAL, "it is no regular file")
 
 
-def _content(path: str) -> bytes:
+def content(path: str) -> bytes:
     """The first `_MOST_BYTES` of a file. Raises OSError."""
     with os.fdopen(open_file(path), "rb") as file:
         return file.read(_MOST_BYTES)
@@ -251,11 +223,15 @@ def _home(variable: str, fallback: str) -> str:
 
 
 def _is_list(action: argparse.Action) -> bool:
-    return isinstance(action, argparse._AppendAction)
+    from argparse import _AppendAction
+
+    return isinstance(action, _AppendAction)
 
 
 def _checked(parser: argparse.ArgumentParser, name: str, setting: ConfigValue, action: argparse.Action) -> object:
     """The value that the flag would have set. Raises UserError if the flag does not accept it."""
+    from argparse import ArgumentError
+
     value, origin = setting
     if _is_list(action):
         raise UserError(f"{origin}: {name}: write it as sinks = [{str(value)!r}] under [alerts]", code=2)
@@ -263,7 +239,7 @@ def _checked(parser: argparse.ArgumentParser, name: str, setting: ConfigValue, a
         if isinstance(value, bool) == (action.nargs == 0):
             return value == action.const if isinstance(value, bool) else _as_typed(parser, str(value), action)
         reason = "must be true or false" if action.nargs == 0 else "wants a value"
-    except argparse.ArgumentError as error:
+    except ArgumentError as error:
         reason = error.message
     told = f"{origin}={value}" if origin.startswith(PREFIX) else f"{origin}: {name} = {value!r}"
     raise UserError(f"{told}: {reason}", code=2)

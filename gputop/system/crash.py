@@ -73,7 +73,7 @@ def _end_at_once(say: Callable[[str], None]) -> None:
 
 def log_path() -> str:
     """Path of errors.log, in the folder of screen.json."""
-    return os.path.join(os.path.dirname(config.state_path()), "errors.log")
+    return os.path.join(config.state_folder(), "errors.log")
 
 
 def reason(error: Exception) -> str:

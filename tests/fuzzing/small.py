@@ -30,7 +30,7 @@ from gputop.sources import elf, marks
 from gputop.stacks import interpreter, nccl
 from gputop.stacks.frames import MAX_FRAMES, MAX_THREADS, Unreadable
 from gputop.stacks.interpreter import Interpreter
-from gputop.system import config
+from gputop.system import config, screenstate
 from gputop.system.errors import Unavailable, UserError
 from tests.fuzzing.kind import Kind, changed_json, changed_text, in_pieces, is_harmless
 from tests.recording import fuzz, made
@@ -74,13 +74,13 @@ def screens(rng: random.Random) -> bytes:
     """A screen.json."""
     if rng.random() < 0.05:
         return b'{"x": ' + rng.choice((b"[", b'{"a":')) * rng.choice((900, 9000))
-    return changed_json(rng, msgspec.to_builtins(config.Saved(60, "cpu", True, False, "gputop-dark")))
+    return changed_json(rng, msgspec.to_builtins(screenstate.Saved(60, "cpu", True, False, "gputop-dark")))
 
 
 def screens_drive(path: str) -> None:
     """It is read, or the defaults are."""
-    with mock.patch.object(config, "state_path", return_value=path):
-        config.load_screen()
+    with mock.patch.object(screenstate, "path", return_value=path):
+        screenstate.load()
 
 
 # markers

@@ -14,7 +14,7 @@ import pytest
 
 from gputop import cli
 from gputop.commands import live
-from gputop.system import config
+from gputop.system import config, screenstate
 from gputop.system.errors import UserError
 
 tomllib: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -188,8 +188,8 @@ def test_the_command_reads_each_file_once(what: str, system: Path, monkeypatch: 
     system.write_text('interval = 0.5\n[keys]\nquit = "x"\n')
     _write('[alerts]\nsinks = ["bell"]\n')
     read: list[str] = []
-    content = config._content
-    monkeypatch.setattr(config, "_content", lambda path: (read.append(path), content(path))[1])
+    content = config.content
+    monkeypatch.setattr(config, "content", lambda path: (read.append(path), content(path))[1])
     assert cli.main(["config", what]) == 0
     assert read == [str(system), config.config_path()]
 
@@ -235,20 +235,20 @@ def test_an_alert_among_the_flags_is_told_its_place() -> None:
 
 
 def test_what_is_no_file_is_not_waited_for() -> None:
-    for path in (config.config_path(), config.state_path()):
+    for path in (config.config_path(), screenstate.path()):
         Path(path).parent.mkdir(parents=True)
         os.mkfifo(path)
     with pytest.raises(UserError, match="no regular file"):
         config.settings()
-    assert config.load_screen() == config.Saved()
+    assert screenstate.load() == screenstate.Saved()
 
 
 def test_dev_null_is_an_empty_file() -> None:
-    for path in (config.config_path(), config.state_path()):
+    for path in (config.config_path(), screenstate.path()):
         Path(path).parent.mkdir(parents=True)
         Path(path).symlink_to(os.devnull)
     assert config.settings() == {}
-    assert config.load_screen() == config.Saved()
+    assert screenstate.load() == screenstate.Saved()
 
 
 def test_keys_must_be_text() -> None:
@@ -265,14 +265,14 @@ def test_a_file_of_another_command_s_flags_does_not_disturb() -> None:
 
 
 def test_the_screen_is_kept() -> None:
-    kept = config.Saved(120, "cpu", True, False, "gputop-light")
-    config.save_screen(kept)
-    assert config.load_screen() == kept
+    kept = screenstate.Saved(120, "cpu", True, False, "gputop-light")
+    screenstate.save(kept)
+    assert screenstate.load() == kept
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"window_s": 1}', b'{"sort": 3}', b'{"sort": "\xff"}', b'{"x": ' + b"[" * 3000, bytes(50)])
 def test_a_broken_state_is_a_new_screen(data: bytes) -> None:
-    path = Path(config.state_path())
+    path = Path(screenstate.path())
     path.parent.mkdir(parents=True)
     path.write_bytes(data)
-    assert config.load_screen() == config.Saved()
+    assert screenstate.load() == screenstate.Saved()
