@@ -17,9 +17,10 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any, NoReturn
 
-from gputop.system import config, crash, priority
-from gputop.system.console import clean_errors, discard_output, notify, replace_closed, write
+from gputop.system import config, priority
+from gputop.system.console import write
 from gputop.system.errors import UserError
+from gputop.system.outcome import run_program
 from gputop.system.text import did_you_mean
 
 COMMANDS = {
@@ -118,34 +119,14 @@ def _columns() -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run a command. Exit codes: 0 success, 1 failure, 2 wrong usage, 3 `--fail-on` met."""
     arguments = sys.argv[1:] if argv is None else argv
-    replace_closed()
-    if argv is None:
-        clean_errors()
-        crash.watch_threads(notify)
-    code = _outcome(arguments, argv is None)
-    if failed := crash.last_words():
-        notify(failed)
-        return 1
-    return code
+    is_own = argv is None  # the process runs nothing else; its priority may change
 
-
-def _outcome(arguments: list[str], is_own: bool) -> int:
-    """Run the command, print its error, and return the exit code. ``is_own``: the process runs nothing else; its priority may change."""
-    try:
+    def work() -> int:
         if is_own and _name(arguments) in WATCHING:
             priority.SCREEN_PRIORITY.request()
         return _run(arguments)
-    except UserError as error:
-        notify(str(error))
-        return error.code
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        discard_output()
-        return 0
-    except Exception as error:  # noqa: BLE001 - a bug: one line for the user, and a file with the traceback
-        crash.end_with(error)
-        return 1
+
+    return run_program(work, is_own)
 
 
 def _run(arguments: list[str]) -> int:

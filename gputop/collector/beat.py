@@ -131,6 +131,7 @@ class Collector:
         self._states: dict[str, SourceState] = {}
         self._unsent: dict[str, SourceState] = {}
         self._open_due_ns = 0
+        self._opened_all = False  # whether opening was tried with every source
         self._roles = _Roles()
         self._dropped = self._read_ns = 0
         self._nvml: dict[int, tuple[int, int]] = {}  # GPU -> ns and number of its NVML calls so far
@@ -149,7 +150,8 @@ class Collector:
     def run(self, ticks: int | None = None, wait: Callable[[float], None] = time.sleep) -> None:
         """Beat until stopped, or for ``ticks`` ticks. Raises what the sink raises, and a source's UserError."""
         try:
-            self._open_missing(time.monotonic_ns())  # before the first frame gets its time: it may take longer than a beat
+            # Before the first frame gets its time: it may take longer than a beat.
+            self._open_missing(time.monotonic_ns(), is_first=not self.settings.everyone)
             self._priority.request()
             self._report_priority()
             self._beat(ticks, wait)
@@ -235,7 +237,7 @@ class Collector:
 
     @property
     def _all_ready(self) -> bool:
-        return all(getattr(source, "ready", True) for source in self._sources.values())
+        return self._opened_all and all(getattr(source, "ready", True) for source in self._sources.values())
 
     def _leave_root(self) -> bool:
         """Become the invoking user of `sudo gputop`, once the probes are loaded; returns whether that happened now."""
@@ -247,10 +249,15 @@ class Collector:
         return False
 
     def _read(self, frame: Frame) -> Frame:
-        if frame.t_ns >= self._open_due_ns:
+        if frame.seq and frame.t_ns >= self._open_due_ns:
             self._open_missing(frame.t_ns)
         started = time.thread_time_ns()
-        self._read_sources([name for name in self._sources if name not in self._ahead], self._beat_of(frame), frame)
+        beat, due = self._beat_of(frame), [name for name in self._sources if name not in self._ahead]
+        if not frame.seq:  # who is on the GPUs comes into the first frame, whoever else does
+            listing = [name for name in due if hasattr(self._sources[name], "pids")]
+            self._read_sources(listing, beat, frame)
+            beat.gpu_pids, due = self._pids_of("pids"), [name for name in due if name not in listing]
+        self._read_sources(due, beat, frame)
         self._ahead = frozenset()
         frame.sources.extend(self._states.values() if frame.key else self._unsent.values())
         self._unsent.clear()
@@ -300,9 +307,13 @@ class Collector:
         if self._states.get(state.name) != state:
             self._states[state.name] = self._unsent[state.name] = state
 
-    def _open_missing(self, now: int) -> None:
-        self._open_due_ns = now + LOOK_EVERY_NS
+    def _open_missing(self, now: int, is_first: bool = False) -> None:
+        """Open what is not open. ``is_first``: before the first frame, so that what may come later is due in the next tick."""
+        self._open_due_ns = now if is_first else now + LOOK_EVERY_NS
+        self._opened_all |= not is_first
         for entry in self._registry:
+            if is_first and entry.is_later:
+                continue
             tried = self._closed.get(entry.name)
             if entry.name in self._sources or (tried and (not entry.reopens or now - tried[0] < REOPEN_EVERY_NS)):
                 continue

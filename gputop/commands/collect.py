@@ -10,12 +10,8 @@ import argparse
 import sys
 
 from gputop.commands.options import add_sampling, number, sampling_argv, sampling_settings
-from gputop.system.console import notify
-from gputop.system.ending import Ending
 from gputop.system.errors import UserError
 from gputop.system.program import calm_garbage_collection, return_freed_memory
-
-LAST_S = 0.5  # s for a slow reader to take the last frames after a signal; after --frames it may take any time
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,22 +32,9 @@ def run(args: argparse.Namespace) -> int:
     return_freed_memory()
     if args.summary:
         return _summarize(args)
-    from gputop.collector.beat import Collector, make_header
-    from gputop.recording.pipe import PipeSink, ReaderGone
+    from gputop.collector.streaming import stream
 
-    calm_garbage_collection()
-    settings = sampling_settings(args)
-    try:
-        sink = PipeSink(sys.stdout.fileno(), make_header(settings))
-        collector = Collector(settings, sink, leaves_root=True)
-        Ending(collector.stop).listen()
-        collector.run(args.frames, sink.wait)
-        while not collector.stopping and sink.close(LAST_S):
-            pass
-        if left := sink.close(LAST_S):
-            notify(f"the reader is too slow: the last {left} bytes were not read, and the stream ends within a frame")
-    except ReaderGone:
-        return 0
+    stream(sampling_settings(args), args.frames)
     return 0
 
 

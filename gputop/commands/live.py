@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections import deque
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -20,8 +22,8 @@ from gputop.commands.options import (
     stream_argv,
 )
 from gputop.commands.screen import Pacer, add_looks, looks_of, use_terminal, watch
-from gputop.system import screenstate
-from gputop.system.console import notify
+from gputop.system import screenstate, tty
+from gputop.system.console import draws_ascii, notify
 from gputop.system.errors import UserError
 from gputop.system.program import calm_garbage_collection, return_freed_memory
 
@@ -92,21 +94,28 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     leave_root(*SCREEN)
     # The collector starts during the imports, so that the screen begins with data.
     return_freed_memory()
-    from gputop.stream.session import Session
-    from gputop.tui.app import GputopApp
     from gputop.tui.draw.view import View
-    from gputop.tui.feed import live_context
 
-    session, pacer = Session(), Pacer()
-    session.engine.load_causes()  # a plug-in that is broken is told before the screen takes the terminal
-    calm_garbage_collection()
-    view = View(pid=args.pid, user=args.user, readonly=args.readonly)
-    look = looks_of(args, view, remote=args.host is not None)
-    look.auto_stacks, look.caption, look.note = not args.no_auto_stacks, caption, left_behind()
+    view = View(pid=args.pid, user=args.user, readonly=args.readonly, ascii_only=draws_ascii(args.ascii))
     _begin_as_left(view, screenstate.load())
-    app = GputopApp(live_context(session, view, lambda: ChildStream(argv, most=1), first, look, pacer))
-    pacer.app, app.context.feed.notes = app, notes
     with ExitStack() as after:
+        after.callback(tty.give_back)
+        if args.host is None:
+            from gputop.commands.opening import show_first
+
+            view.width, view.height = os.get_terminal_size(sys.stdout.fileno())
+            show_first(first, view)
+        from gputop.stream.session import Session
+        from gputop.tui.app import GputopApp
+        from gputop.tui.feed import live_context
+
+        session, pacer = Session(), Pacer()
+        session.engine.load_causes()  # messages about broken plug-ins come before the dashboard
+        calm_garbage_collection()
+        look = looks_of(args, view, remote=args.host is not None)
+        look.auto_stacks, look.caption, look.note = not args.no_auto_stacks, caption, left_behind()
+        app = GputopApp(live_context(session, view, lambda: ChildStream(argv, most=1), first, look, pacer))
+        pacer.app, app.context.feed.notes = app, notes
         if alerts is not None:
             from gputop.alerts import terminal
 

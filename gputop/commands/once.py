@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gputop.stream.child import ChildStream
     from gputop.stream.session import Session
     from gputop.stream.snapshot import Snapshot
-    from gputop.tui.draw import Line
+    from gputop.tui.draw import Line, Span
     from gputop.tui.draw.view import View
 
 LOOK_S = 0.1  # s of a look at least: two readings make a rate
@@ -202,8 +202,8 @@ def _print_screen(items: Iterator[Header | Frame], args: argparse.Namespace) -> 
     return 0
 
 
-def page(session: Session, view: View) -> list[Line]:
-    """One moment as lines: header, verdict, GPUs and processes; it has no lanes."""
+def page(session: Session, view: View, mode: Span = ("", "")) -> list[Line]:
+    """One moment as lines: header with ``mode``, verdict, GPUs and processes; it has no lanes."""
     from gputop.findings.trouble import notice
     from gputop.tui.draw import gpus, table
     from gputop.tui.draw.edges import header_lines, verdict_lines
@@ -217,7 +217,7 @@ def page(session: Session, view: View) -> list[Line]:
     noticed = notice(session.engine.incidents, verdict)
     absent: list[Line] = [[(f" GPU  {known}{f': {state.reason}' if state else ''}", "dim")]]
     return [
-        *header_lines(session, view, ("", ""), ""),
+        *header_lines(session, view, mode, ""),
         *verdict_lines(verdict, view, keys=(), notice=noticed)[: 2 if verdict.detail or noticed[0] else 1],
         *(gpus.lines(newer, older, view, gpus.count(newer) + 1) if newer.gpus else absent),
         table.heading(view, 0),

@@ -49,7 +49,7 @@ MOST_WORKERS = 1024  # per trainer, the oldest first: more than any host has CPU
 _LOADERS = ("grain", "dali", "tensorflow", "torch")  # words of `ProcInfo.libs` that name the loader, the most specific first
 _WATCHERS = frozenset((
     "nvidia-smi", "nvtop", "nvitop", "gpustat", "nv-hostengine", "dcgm-exporter", "dcgmi", "nvidia-persiste", "nvidia-powerd",
-    "nvidia-cuda-mps", "Xorg", "Xwayland", "gnome-shell", "gputop", "all-smi", "btop", "dcgmproftester",
+    "nvidia-cuda-mps", "Xorg", "Xwayland", "gnome-shell", "gputop", "gputop.collector", "all-smi", "btop", "dcgmproftester",
 ))  # fmt: skip
 """Programs that hold /dev/nvidia* or map libcuda to watch or to draw, not to train."""
 _LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "horovodrun", "torchelastic")

@@ -77,6 +77,7 @@ class Entry(NamedTuple):
     off: Callable[[Settings], str | None] = lambda _settings: None
     """Why the source is not to be opened; None if it is. An empty reason is never shown."""
     package: str = ""  # of a plug-in: who brings it
+    is_later: bool = False  # whether it is opened in the second tick: a screen waits for the first frame
     reopens: bool = True  # whether the collector tries again later. Not if opening may ask for a password.
 
 
@@ -91,17 +92,21 @@ def _without_ebpf(settings: Settings) -> str | None:
     return "a single look is too short for it" if settings.everyone else "not asked for: --no-ebpf"
 
 
+def _unless_simulated(_: Settings) -> str | None:
+    return "gputop demo simulates the GPU" if is_simulated() else None
+
+
 REGISTRY = (
     Entry("procfs", "gputop.sources.procfs", "ProcfsSource"),
     Entry("host", "gputop.sources.host", "HostSource"),
     # psutil reads no other root
-    Entry("hardware", "gputop.sources.hardware", "HardwareSource", lambda settings: None if settings.root == "/" else ""),
+    Entry("hardware", "gputop.sources.hardware", "HardwareSource", lambda settings: None if settings.root == "/" else "", is_later=True),
     Entry("cgroup", "gputop.sources.cgroup", "CgroupSource"),
-    Entry("ebpf", "gputop.sources.ebpf.source", "EbpfSource", _without_ebpf, reopens=False),
-    Entry("perf", "gputop.sources.perf", "PerfSource"),
-    Entry("nvml", "gputop.sources.nvml", "NvmlSource", lambda _: "gputop demo simulates the GPU" if is_simulated() else None),
+    Entry("ebpf", "gputop.sources.ebpf.source", "EbpfSource", _without_ebpf, reopens=False, is_later=True),
+    Entry("perf", "gputop.sources.perf", "PerfSource", is_later=True),
+    Entry("nvml", "gputop.sources.nvml", "NvmlSource", _unless_simulated),
     Entry("simulated", "gputop.sources.simulated", "SimulatedSource", lambda _: None if is_simulated() else ""),
-    Entry("marks", "gputop.sources.marks", "MarksSource"),
+    Entry("marks", "gputop.sources.marks", "MarksSource", is_later=True),
 )  # all sources in reading order. NVML stands behind the readers of /proc, for its threads work while those read.
 
 

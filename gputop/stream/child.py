@@ -55,6 +55,7 @@ class ChildStream:
         self._decoder = Decoder()
         self._budget = Budget(SHARE)
         self.is_behind = False  # whether bytes were read that have not been handed out
+        self._put_back: list[Header | Frame] = []
 
     @property
     def _fd(self) -> int:
@@ -71,6 +72,9 @@ class ChildStream:
 
     def read(self, wait_s: float) -> list[Header | Frame] | None:
         """Items that come within ``wait_s``; None when the child has ended. With `is_behind` more can be had at once."""
+        if self._put_back:
+            items, self._put_back = self._put_back, []
+            return items
         if not self.is_behind:
             if not select.select([self._fd], [], [], wait_s)[0]:
                 return []
@@ -79,6 +83,11 @@ class ChildStream:
                 return None
             self._decoder.push(data)
         return self._next_items(self._most)
+
+    def put_back(self, items: list[Header | Frame]) -> None:
+        """Have these items, which were read, come again before all others."""
+        self._put_back = [*items, *self._put_back]
+        self.is_behind |= bool(items)
 
     def _next_items(self, most: int) -> list[Header | Frame]:
         """The next items, of as many blocks as it takes for ``most``. UserError if more frames come than a collector sends, or only what
@@ -157,8 +166,8 @@ class ChildStream:
 
 
 def collector_argv(flags: list[str]) -> list[str]:
-    """The collector of this very installation."""
-    return argv_of("gputop", "collect", *flags)
+    """The collector of this very installation; ``flags`` as `gputop.commands.options.sampling_argv` gives them."""
+    return argv_of("gputop.collector", *flags)
 
 
 class PipeStream:

@@ -291,6 +291,7 @@ def test_births_and_deaths(proc: FakeProc, reader: Reader) -> None:
 
 def test_a_new_process_is_read_in_the_tick_after_its_birth_and_threads_are_none(proc: FakeProc, reader: Reader) -> None:
     reader.beat()
+    reader.beat()  # libraries are read after the first frame
     proc.process(4244)
     proc.process(4245)
     proc.write("proc/4245/status", (proc.root / "proc/4245/status").read_text().replace("Tgid:\t4245", "Tgid:\t4244"))
@@ -341,6 +342,18 @@ def test_a_title_that_a_process_gives_itself_is_noticed(proc: FakeProc, reader: 
     assert info(frames, 100).cmdline == ["train: rank 3"]
 
 
+def test_the_first_frame_has_who_is_on_the_gpus_and_the_rest_follows(
+    proc: FakeProc, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(procfs_source, "FIRST_NS", -1)  # no time for anybody else but one
+    for pid in (500, 510, 520, 530):
+        proc.process(pid)
+    first = {one.pid for one in reader.beat(gpu_pids={510, 530}).procs}
+    assert {510, 530} < first
+    assert len(first) == 3
+    assert first | {one.pid for one in reader.beat(gpu_pids={510, 530}).procs} >= {100, 500, 510, 520, 530}
+
+
 def test_a_process_that_did_not_run_is_asked_its_state_now_and_then(proc: FakeProc, reader: Reader) -> None:
     reader.beat()
     proc.counters(100, state="R", rss=7)
@@ -352,6 +365,7 @@ def test_kernel_threads_rename_themselves_without_noise(proc: FakeProc, reader: 
     proc.process(9, comm="kworker/0:1-events", cmdline=b"", flags=0x208040)
     frame = reader.beat()
     assert info(frame, 9).cmdline == []
+    reader.beat()  # libraries are read after the first frame
     proc.counters(9, comm="kworker/0:1+mm", flags=0x208040, oncpu=9)
     assert all(not frame.infos for frame in reader.second())
 

@@ -132,12 +132,13 @@ def frames_of(
     reopens: bool = True,
     everyone: bool = False,
     granted: str = "",
+    is_later: bool = False,
 ) -> list[Frame]:
     module = types.ModuleType("gputop_sources_of_this_test")
     for source in sources:
         setattr(module, source.__name__, source)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    entries = tuple(Entry(source.__name__, module.__name__, source.__name__, reopens=reopens) for source in sources)
+    entries = tuple(Entry(source.__name__, module.__name__, source.__name__, reopens=reopens, is_later=is_later) for source in sources)
     monkeypatch.setattr(collector, "registry", lambda: entries)
     monkeypatch.setattr(collector, "raise_priority", lambda _rank: granted)
     kept = Kept()
@@ -297,6 +298,35 @@ def test_the_first_frame_begins_when_the_sources_are_open(monkeypatch: pytest.Mo
     assert first.t_ns >= Slow.opened_ns
     assert (first.late_ns, first.missed) == (0, 0)
     assert [state.name for state in first.sources] == ["Slow", "Plain", "beat"]
+
+
+class OnGpus(Plain):
+    """Knows who is on the GPUs once it was read."""
+
+    pids = frozenset[int]()
+
+    def read(self, _beat: Beat, _frame: Frame) -> None:
+        self.pids = frozenset({7})
+
+
+class Asks(Plain):
+    """Stands before the one that knows who is on the GPUs."""
+
+    told: list[frozenset[int]] = []
+
+    def read(self, beat: Beat, _frame: Frame) -> None:
+        Asks.told.append(beat.gpu_pids)
+
+
+def test_the_first_frame_is_read_with_who_is_on_the_gpus(monkeypatch: pytest.MonkeyPatch):
+    Asks.told.clear()
+    frames_of(monkeypatch, Asks, OnGpus, ticks=2)
+    assert Asks.told == [{7}, {7}]
+
+
+def test_what_a_screen_need_not_wait_for_is_opened_after_the_first_frame(monkeypatch: pytest.MonkeyPatch):
+    frames = frames_of(monkeypatch, Plain, ticks=2, is_later=True)
+    assert [[state.name for state in frame.sources if state.name != "beat"] for frame in frames] == [[], ["Plain"]]
 
 
 def test_the_second_frame_does_not_stand_right_behind_the_first(monkeypatch: pytest.MonkeyPatch):

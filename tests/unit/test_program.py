@@ -34,7 +34,7 @@ runpy.run_module("gputop", run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("name", ["msgspec", "gputop.cli", "gputop.system.config"])
+@pytest.mark.parametrize("name", ["argparse", "gputop.cli", "gputop.system.config"])
 def test_ctrl_c_while_it_still_imports_ends_it_without_a_word(name: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", CTRL_C_AS_IT_IMPORTS, name], capture_output=True, text=True, timeout=PATIENCE_S, check=False

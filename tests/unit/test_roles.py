@@ -301,6 +301,7 @@ def test_nvmls_list_is_believed_where_it_fits():
 @pytest.mark.parametrize(
     ("comm", "cmdline"),
     [("nvidia-smi", ["nvidia-smi", "dmon"]), ("nvitop", [PYTHON, "/usr/bin/nvitop"]), ("python3", [PYTHON, "-m", "gputop", "collect"]),
+     ("python3", [PYTHON, "-P", "-m", "gputop.collector", "--no-ebpf"]),
      ("Xorg", ["/usr/lib/xorg/Xorg"]), ("nv-hostengine", ["nv-hostengine"])],
 )  # fmt: skip
 def test_watchers_are_no_trainers(comm: str, cmdline: list[str]):

@@ -39,7 +39,7 @@ COLD_REFRESH_S = 60  # s between two readings of other processes' identity
 SETTLED_S = 2  # s of age at which a process is read once more: it is in its final cgroup now
 
 READ_SHARE = 0.2  # of one CPU, most that reading processes takes; 100 processes, 20 hot, take 0.01 (measured: tests.bench.tick_cost)
-FIRST_NS = 30_000_000  # ns of CPU time that the first tick may take beyond processes on GPUs: a screen waits for its frame
+FIRST_NS = 5_000_000  # ns of CPU time that the first tick may take beyond processes on GPUs: a screen waits for its frame
 EARLY_S, EARLY_NS = 2, 60_000_000  # s from the start in which each tick may take so many ns of CPU time, to read thousands of processes
 HOT_PART = 0.75  # most of that time that trainers and workers get if it does not suffice for all (guess)
 CHEAP = 16  # other processes between two readings of the clock: a process takes 10 us, the clock 0.3 (measured)
@@ -161,13 +161,14 @@ class ProcfsSource:
         due = (self._hot if len(self._hot) <= FEW else {}) | self._late | born | self._due(tick)
         if self._everyone:  # a single look has no other tick
             return [process for process in due.values() if self._read(process, tick, frame)]
-        early_ns = 0 if tick.number > EARLY_S * self._per_second else EARLY_NS if tick.number else FIRST_NS
-        budget_ns = max(self._budget_ns, early_ns)
-        began_ns = time.thread_time_ns()
-        first = self._hot.keys() if tick.number else {one.pid for gpu in frame.gpus for one in gpu.procs or ()}
+        first = self._hot.keys() if tick.number else self._gpu_pids
         hot = [process for pid, process in due.items() if pid in first]
         others = [process for pid, process in due.items() if pid not in first]
         self._late = {}
+        if not tick.number:
+            read = self._read_until(time.thread_time_ns() + self._budget_ns, hot, 1, tick, frame)
+            return read + self._read_until(time.thread_time_ns() + FIRST_NS, others, 1, tick, frame)
+        budget_ns, began_ns = max(self._budget_ns, EARLY_NS if tick.number <= EARLY_S * self._per_second else 0), time.thread_time_ns()
         read = self._read_until(began_ns + int(budget_ns * HOT_PART), hot, 1, tick, frame)
         return read + self._read_until(began_ns + budget_ns, others, CHEAP, tick, frame)
 
@@ -463,7 +464,8 @@ class ProcfsSource:
             named = self._processes.get(pid)
             if named is not None and named.info.start_ticks == start_ticks and named.identity.change(names=names):
                 self._changed[pid] = named
-        for process in self._libraries.look_at_due(tick.t_ns, self._processes):
+        looked = self._libraries.look_at_due(tick.t_ns, self._processes) if tick.number or self._everyone else ()  # not for the first frame
+        for process in looked:
             self._changed[process.pid] = process
         if self._users.resolved != self._users_seen:
             self._users_seen = self._users.resolved

@@ -1,0 +1,22 @@
+"""What other libraries import though gputop does not need it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def without(*names: str) -> Iterator[None]:
+    """Within the block, importing one of these modules raises ImportError, unless that was imported before.
+
+    For libraries that use a module where there is one. None in `sys.modules` is Python's own way to say so (reference, 5.3.1).
+    """
+    left_out = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for name in left_out:
+            del sys.modules[name]
