@@ -21,7 +21,7 @@ from gputop.commands.options import (
     process_id,
     stream_argv,
 )
-from gputop.commands.screen import Pacer, add_looks, looks_of, use_terminal, watch
+from gputop.commands.screen import Pacer, add_looks, import_asyncio, looks_of, use_terminal, watch
 from gputop.system import screenstate, tty
 from gputop.system.console import draws_ascii, notify
 from gputop.system.errors import UserError
@@ -105,6 +105,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
 
             view.width, view.height = os.get_terminal_size(sys.stdout.fileno())
             show_first(first, view)
+        import_asyncio()
         from gputop.stream.session import Session
         from gputop.tui.app import GputopApp
         from gputop.tui.feed import live_context

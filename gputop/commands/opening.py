@@ -9,8 +9,10 @@ import importlib
 import os
 import signal
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
+from gputop.commands.screen import import_asyncio
 from gputop.system import tty
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 FIRST_S = 0.5  # s to wait for the first frame: a collector that takes longer is awaited by the dashboard
 LOOK_S = 0.05  # s of one wait for it
-_MEANWHILE = ("asyncio", "rich.console", "textual.geometry", "textual.css.model")  # parts of what is imported next, some 20 ms each
+_MEANWHILE = ("rich.console", "textual.geometry", "textual.css.model")  # parts of what is imported next, some 20 ms each
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _STYLES = {"title": "1", "dim": "2"}  # SGR attributes of meanings; the dashboard has colours
 _MODE = ("STARTING", "dim")
@@ -60,10 +62,11 @@ def _first_items(stream: ChildStream) -> list[Header | Frame]:
     importlib.import_module("gputop.commands.once")
     importlib.import_module("gputop.stream.session")  # while the collector starts
     items: list[Header | Frame] = []
-    meanwhile, until_s = iter(_MEANWHILE), time.monotonic() + FIRST_S
+    meanwhile = iter((import_asyncio, *(partial(importlib.import_module, name) for name in _MEANWHILE)))
+    until_s = time.monotonic() + FIRST_S
     while time.monotonic() < until_s and not (items and _is_frame(items[-1])):
-        if not stream.waits and (name := next(meanwhile, None)) is not None:
-            importlib.import_module(name)
+        if not stream.waits and (load := next(meanwhile, None)) is not None:
+            load()
         elif (come := stream.read(LOOK_S)) is None:
             break
         else:
