@@ -14,17 +14,15 @@ if _is_ours:
     signal(SIGINT, SIG_DFL)  # as in `gputop.__main__`
 
 from gputop.system import priority  # noqa: E402
-from gputop.system.imports import without  # noqa: E402
+from gputop.system.imports import import_msgspec  # noqa: E402
 from gputop.system.outcome import run_program  # noqa: E402
 from gputop.system.program import return_freed_memory  # noqa: E402
-
-with without("typing_extensions"):  # 1.4 MiB; msgspec takes typing's own
-    import msgspec  # noqa: F401
 
 
 def _run() -> int:
     priority.SCREEN_PRIORITY.request()
     return_freed_memory()
+    import_msgspec()
     from gputop.collector.streaming import stream
     from gputop.sources import Settings
 

@@ -25,6 +25,7 @@ from gputop.commands.screen import Pacer, add_looks, import_asyncio, looks_of, u
 from gputop.system import screenstate, tty
 from gputop.system.console import draws_ascii, notify
 from gputop.system.errors import UserError
+from gputop.system.imports import import_msgspec
 from gputop.system.program import calm_garbage_collection, return_freed_memory
 
 if TYPE_CHECKING:
@@ -76,7 +77,10 @@ def way(args: argparse.Namespace) -> str:
         if len(named) > 1:
             return "fleet"
         args.host = named[0].host
-    return "once" if args.once or args.json or args.line else "live"
+    if args.once or args.json or args.line:
+        import_msgspec()
+        return "once"
+    return "live"
 
 
 def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[[Session], str] | None = None) -> int:

@@ -16,6 +16,7 @@ from gputop.commands.screen import import_asyncio
 from gputop.system import tty
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     from gputop.model.frame import Frame, Header
@@ -62,7 +63,7 @@ def _first_items(stream: ChildStream) -> list[Header | Frame]:
     importlib.import_module("gputop.commands.once")
     importlib.import_module("gputop.stream.session")  # while the collector starts
     items: list[Header | Frame] = []
-    meanwhile = iter((import_asyncio, *(partial(importlib.import_module, name) for name in _MEANWHILE)))
+    meanwhile: Iterator[Callable[[], object]] = iter((import_asyncio, *(partial(importlib.import_module, name) for name in _MEANWHILE)))
     until_s = time.monotonic() + FIRST_S
     while time.monotonic() < until_s and not (items and _is_frame(items[-1])):
         if not stream.waits and (load := next(meanwhile, None)) is not None:

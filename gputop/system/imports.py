@@ -7,6 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+def import_msgspec() -> None:
+    """Import msgspec, before anything of gputop's does, without typing_extensions: 1.4 MiB and 7 ms. It takes typing's own then."""
+    with without("typing_extensions"):
+        import msgspec  # noqa: F401
+
+
 @contextmanager
 def without(*names: str) -> Iterator[None]:
     """Within the block, importing one of these modules raises ImportError, unless that was imported before.
