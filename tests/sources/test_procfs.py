@@ -13,7 +13,7 @@ from gputop.sources import Beat, Settings, Unavailable, files, parse, waits
 from gputop.sources.parse import PAGE_BYTES
 from gputop.sources.procfs import ProcfsSource, threads
 from gputop.sources.procfs import source as procfs_source
-from gputop.sources.procfs.process import LONG_AFTER, LONG_RESTS_S, RESTS_AFTER, RESTS_S
+from gputop.sources.procfs.process import LONG_AFTER, LONG_RESTS_S, LONGEST_AFTER, LONGEST_RESTS_S, RESTS_AFTER, RESTS_S
 from gputop.sources.procfs.source import TITLE_REFRESH_S, TOGETHER
 from gputop.sources.procfs.threads import FOLLOWED, RESTING_READ
 from tests.sources.fake_proc import FakeProc, Reader, info, sample
@@ -357,7 +357,7 @@ def test_the_first_frame_has_who_is_on_the_gpus_and_the_rest_follows(
 def test_a_process_that_did_not_run_is_asked_its_state_now_and_then(proc: FakeProc, reader: Reader) -> None:
     reader.beat()
     proc.counters(100, state="R", rss=7)
-    frames = [frame for _ in range(2 * LONG_RESTS_S) for frame in reader.second()]
+    frames = [frame for _ in range(2 * LONGEST_RESTS_S) for frame in reader.second()]
     assert (sample(frames, 100).state, sample(frames, 100).rss_bytes) == ("R", 7 * PAGE_BYTES)
 
 
@@ -375,24 +375,32 @@ def read_in(seconds: list[list[Frame]], pid: int) -> list[int]:
     return [sum(p.pid == pid for frame in frames for p in frame.procs) for frames in seconds]
 
 
-def test_who_rests_is_read_every_third_second_and_later_every_ninth(proc: FakeProc, reader: Reader) -> None:
+def _until(rested: int) -> int:
+    """Seconds in which a process is read so often at rest, and some."""
+    turns = min(rested, LONG_AFTER) - RESTS_AFTER, max(0, min(rested, LONGEST_AFTER) - LONG_AFTER)
+    return RESTS_AFTER + 1 + RESTS_S * (turns[0] + 1) + LONG_RESTS_S * (turns[1] + 1)
+
+
+def test_who_rests_is_read_every_third_second_and_ever_more_seldom(proc: FakeProc, reader: Reader) -> None:
     for pid in (7, 8):
         proc.process(pid, comm="kswapd0", cmdline=b"", flags=0x208040)
     reader.beat()
-    seconds = [reader.second() for _ in range(RESTS_AFTER + 1 + RESTS_S * LONG_AFTER + 2 * LONG_RESTS_S)]
+    long, longest = _until(LONG_AFTER), _until(LONGEST_AFTER)
+    seconds = [reader.second() for _ in range(longest + 2 * LONGEST_RESTS_S)]
     for pid in (7, 8, 100):
         told = read_in(seconds, pid)
         assert told[: RESTS_AFTER + 1] == [1] * (RESTS_AFTER + 1)
-        between = told[RESTS_AFTER + 1 : RESTS_AFTER + 1 + 2 * RESTS_S]
-        assert sum(between) == 2
-        assert [sum(told[-LONG_RESTS_S:]), sum(told[-2 * LONG_RESTS_S : -LONG_RESTS_S])] == [1, 1]
+        between = told[RESTS_AFTER + 1 : RESTS_AFTER + 1 + RESTS_S]
+        assert sum(between) == 1
+        assert sum(told[long : long + LONG_RESTS_S]) == 1
+        assert [sum(told[-LONGEST_RESTS_S:]), sum(told[-2 * LONGEST_RESTS_S : -LONGEST_RESTS_S])] == [1, 1]
     assert len({tuple(read_in(seconds, pid)[RESTS_AFTER + 1 :]) for pid in (7, 8, 100)}) == 1, "in the same seconds"
     assert {p.pid for p in reader.beat(key=True).procs} == {7, 8, 100}
 
 
 def resting(proc: FakeProc, reader: Reader, busy_ticks: int = 0) -> None:
     """Beat until process 100 rests long; the CPUs do ``busy_ticks`` more in each second than its processes."""
-    for second in range(RESTS_AFTER + 1 + RESTS_S * LONG_AFTER + LONG_RESTS_S):
+    for second in range(_until(LONGEST_AFTER)):
         proc.write("proc/stat", f"cpu  {second * busy_ticks} 0 0 100 0 0 0 0 0 0\n")
         reader.second()
 
@@ -410,7 +418,7 @@ def test_who_runs_a_little_is_read_at_the_usual_time(proc: FakeProc, reader: Rea
     resting(proc, reader)
     proc.counters(100, oncpu=20_000_000)
     proc.write("proc/stat", "cpu  2 0 0 100 0 0 0 0 0 0\n")
-    assert sum(read_in([reader.second() for _ in range(LONG_RESTS_S)], 100)) >= 1
+    assert sum(read_in([reader.second() for _ in range(LONGEST_RESTS_S)], 100)) >= 1
 
 
 def test_work_that_nobody_explains_wakes_those_that_rest_once(proc: FakeProc, reader: Reader) -> None:
@@ -418,12 +426,12 @@ def test_work_that_nobody_explains_wakes_those_that_rest_once(proc: FakeProc, re
     resting(proc, reader, busy_ticks=80)
     before = int((proc.root / "proc/stat").read_text().split()[1])
     told = []
-    for second in range(1, LONG_RESTS_S + 1):
+    for second in range(1, LONGEST_RESTS_S + 1):
         proc.write("proc/stat", f"cpu  {before + 80 * second} 0 0 100 0 0 0 0 0 0\n")
         told.append(reader.second())
     assert sum(read_in(told, 100)) == 1
     proc.counters(100, oncpu=900_000_000)
-    proc.write("proc/stat", f"cpu  {before + 80 * LONG_RESTS_S + 170} 0 0 100 0 0 0 0 0 0\n")
+    proc.write("proc/stat", f"cpu  {before + 80 * LONGEST_RESTS_S + 170} 0 0 100 0 0 0 0 0 0\n")
     assert sample([frame for _ in range(2) for frame in reader.second()], 100).oncpu_ns == 900_000_000
 
 

@@ -24,10 +24,12 @@ IO_PER_S = 1  # readings of a hot process's I/O
 MEMORY_S = 1.5  # s between two readings of a hot process's anonymous memory, 8 us each (measured); twice in a stretch of `diagnosis.trend`
 RESTS_AFTER, RESTS_BELOW = 3, 0.001  # readings in a row with less of a CPU used, after which a process rests
 RESTS_S = 3  # s between two readings of a process that rests: of hundreds on a large machine most do nothing all day
-LONG_AFTER, LONG_RESTS_S = 8, 9  # readings in a row with less, after which there are so many seconds between two, a multiple of `RESTS_S`
+LONG_AFTER, LONG_RESTS_S = 5, 9  # readings in a row with less, after which there are so many seconds between two, a multiple of `RESTS_S`
+LONGEST_AFTER, LONGEST_RESTS_S = 8, 27  # the same again, a multiple of `LONG_RESTS_S`: whoever wakes up is seen in /proc/stat
 SERVES_AFTER = 10  # readings in which it was met at serving, after which a process serves (guess)
 MOST_READS = 4  # descriptors followed at a look that threads read from (guess)
 MOST_SERVED = 128  # threads of one that serves; of more it is not known
+_NEVER_RESTS = 1 << 40  # readings
 _NEVER = -(1 << 40)  # tick number before the first reading
 _NO_NEWS: tuple[list[ThreadInfo], str] = ([], "")
 _UNREAD = parse.Stat(
@@ -44,10 +46,40 @@ class Process:
     """
 
     __slots__ = (
-        "_anon_bytes", "_files", "_io", "_io_bytes", "_io_stale", "_locked_by", "_memory_due", "_news", "_number", "_ran", "_rested",
-        "_sched", "_sched_data", "_sched_numbers", "_served", "_sockets", "_stat", "_stat_seen", "_status", "_switches",
-        "_switches_due", "_threads", "_total_ns", "_wait", "_waits", "folder", "identity", "pid", "sample", "shared_bytes", "since",
-        "slot", "stat", "used_ns",
+        "_anon_bytes",
+        "_files",
+        "_io",
+        "_io_bytes",
+        "_io_stale",
+        "_locked_by",
+        "_memory_due",
+        "_news",
+        "_number",
+        "_ran",
+        "_sched",
+        "_sched_data",
+        "_sched_numbers",
+        "_served",
+        "_sockets",
+        "_stat",
+        "_stat_seen",
+        "_status",
+        "_switches",
+        "_switches_due",
+        "_threads",
+        "_total_ns",
+        "_wait",
+        "_waits",
+        "folder",
+        "identity",
+        "pid",
+        "rested",
+        "sample",
+        "shared_bytes",
+        "since",
+        "slot",
+        "stat",
+        "used_ns",
     )  # fmt: skip
 
     def __init__(self, proc: str, pid: int, slot: int, pool: DescriptorBudget, users: Users) -> None:
@@ -65,7 +97,7 @@ class Process:
         self._io = KeptFile(folder, "io", 512, pool, COLD_SHARE)
         self._stat_seen, self._sched_data = hash(b""), b""
         self._ran = self._io_stale = True
-        self._rested = 0  # readings in a row in which it hardly ran
+        self.rested = 0  # readings in a row in which it hardly ran
         self._total_ns: tuple[bool, int | None] = (False, None)  # whether it has several threads, and its time on CPUs so far
         self.used_ns = 0  # ns on CPUs between the last two readings; 0 after the first
         self._switches_due = 2
@@ -124,15 +156,6 @@ class Process:
         """The descriptors that its main thread polled at the last look."""
         return self._waits.polled if self._waits is not None else []
 
-    def rests(self, tick: Tick) -> bool:
-        """True if the process rests and is not due. All are due in the same second: recordings are smaller."""
-        return self.rested and tick.number // tick.per_second % (RESTS_S if self._rested < LONG_AFTER else LONG_RESTS_S) > 0
-
-    @property
-    def rested(self) -> bool:
-        """True if the process hardly ran in its latest readings."""
-        return self._rested >= RESTS_AFTER
-
     def ticks_since_read(self, tick: Tick) -> int:
         """Ticks that have passed since the last reading."""
         return tick.number - self._number
@@ -186,7 +209,7 @@ class Process:
         known = total_ns is not None and before[1] is not None and before[0] == several
         self.used_ns = max(0, total_ns - before[1]) if known else 0  # type: ignore[operator]
         at_rest = known and self.used_ns < RESTS_BELOW * 1e9 * max(1.0, self.since / tick.per_second)
-        self._rested = self._rested + 1 if at_rest else 0
+        self.rested = self.rested + 1 if at_rest else 0
 
     def _look(self, tick: Tick, hot: bool, near: bool, before: parse.Stat) -> None:
         ran, self._ran = self._ran, False
@@ -294,12 +317,21 @@ class Process:
             if part is not None:
                 part.close()
         self._threads = self._waits = self._anon_bytes = self.shared_bytes = self._sockets = None
-        self._rested = 0
+        self.rested = 0
 
     def close(self) -> None:
         self.cool()
         for file in (self._stat, self._sched, self._status, self._io):
             file.close()
+
+
+def rests_from(second: int) -> int:
+    """Readings at rest from which on a process is not read in this second. All are due in the same seconds: recordings are smaller."""
+    if second % RESTS_S:
+        return RESTS_AFTER
+    if second % LONG_RESTS_S:
+        return LONG_AFTER
+    return LONGEST_AFTER if second % LONGEST_RESTS_S else _NEVER_RESTS
 
 
 def blkio_delay_ns(stat: parse.Stat, boot_ticks: int) -> int | None:

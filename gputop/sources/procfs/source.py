@@ -22,7 +22,7 @@ from gputop.sources.procfs.identity import Users
 from gputop.sources.procfs.libraries import Libraries
 from gputop.sources.procfs.locks import Locks
 from gputop.sources.procfs.names import NameReader
-from gputop.sources.procfs.process import LOOKS_PER_S, Process
+from gputop.sources.procfs.process import LOOKS_PER_S, RESTS_AFTER, Process, rests_from
 from gputop.sources.procfs.shared import SharedMemory
 from gputop.sources.procfs.threads import Tick
 from gputop.system.privilege import in_initial_pid_namespace, may_ptrace
@@ -188,12 +188,13 @@ class ProcfsSource:
         if self._everyone:
             return self._processes
         hot = self._hot if tick.key or len(self._hot) <= FEW else self._shifts[tick.number % len(self._shifts)]
-        others = self._slots[tick.number % self._per_second]
-        return {pid: process for pid, process in others.items() if pid not in self._hot and not self._rests(process, tick)} | hot
+        others, rest = self._slots[tick.number % self._per_second], rests_from(tick.number // self._per_second)
+        due = {pid: process for pid, process in others.items() if process.rested < rest or self._never_rests(process)}
+        return {pid: process for pid, process in due.items() if pid not in self._hot} | hot
 
-    def _rests(self, process: Process, tick: Tick) -> bool:
-        """True if a process that is not hot need not be read now. A process that a trainer may wait for never rests."""
-        return process.rests(tick) and process.pid not in self._gpu_pids and not self._is_near(process)
+    def _never_rests(self, process: Process) -> bool:
+        """True if a trainer may wait for the process."""
+        return process.pid in self._gpu_pids or self._is_near(process)
 
     def _wake(self, tick: Tick) -> None:
         """Have all that rest read at once if, in the second that ends, the CPUs did more than the processes that were read.
@@ -212,7 +213,8 @@ class ProcfsSource:
             self._woken, self._usual_ns = False, max(more_ns, self._usual_ns)
         elif more_ns > self._usual_ns:
             self._woken = True
-            self._late |= {pid: process for pid, process in self._processes.items() if pid not in self._hot and process.rested}
+            resting = {pid: one for pid, one in self._processes.items() if one.rested >= RESTS_AFTER}
+            self._late |= {pid: one for pid, one in resting.items() if pid not in self._hot}
         else:
             self._usual_ns -= (self._usual_ns - more_ns) // USUAL_S
 
