@@ -35,11 +35,6 @@ class Alert(Struct, frozen=True):
     incident: Episode
 
     @property
-    def key(self) -> tuple[int, float]:
-        """(id, begin) of the incident: ids start again with another boot."""
-        return self.incident.id, self.incident.start_unix_s
-
-    @property
     def facts(self) -> dict[str, str]:
         """Name -> value, of what short forms show: a chat's fields, the variables of a command. What is not known is left out."""
         one = self.incident
@@ -57,11 +52,11 @@ class Teller:
 
     def __init__(self, severity: str) -> None:
         self._least = SEVERITIES.index(severity)
-        self._told: dict[tuple[int, int], Incident] = {}  # (id, start_ns) -> reported and not over: ids start again with another boot
+        self._told: dict[tuple[int, int], Incident] = {}  # `Incident.key` -> reported and not over
 
     def news(self, incidents: list[Incident]) -> list[tuple[str, Incident]]:
         """(`BEGIN` or `END`, incident) since the last call."""
-        lasting = {(one.id, one.start_ns): one for one in incidents if one.end_ns is None}
+        lasting = {one.key: one for one in incidents if one.end_ns is None}
         over = [self._told.pop(key) for key in list(self._told) if key not in lasting]
         begun = {key: one for key, one in lasting.items() if key not in self._told and self._counts(one)}
         self._told |= begun
@@ -92,15 +87,14 @@ class Damper:
         if known is None or now_ns - known.t_ns >= QUIET_NS or rank > known.rank:
             times = 1 if known is None else known.held + 1
             self._known[kind] = _Sent(now_ns, rank, one)
-            self._begun.add((one.id, one.start_ns))
+            self._begun.add(one.key)
             return times
         known.held, known.last = known.held + 1, one
         return 0
 
     def _ends(self, one: Incident, _now_ns: int) -> int:
-        key = one.id, one.start_ns
-        was_sent = key in self._begun
-        self._begun.discard(key)
+        was_sent = one.key in self._begun
+        self._begun.discard(one.key)
         return int(was_sent)
 
     def _due(self, now_ns: int) -> Iterator[tuple[str, Incident, int]]:
@@ -114,7 +108,7 @@ class Damper:
             one, lasts = known.last, known.last.end_ns is None
             self._known[kind] = _Sent(now_ns, SEVERITIES.index(one.severity), one)
             if lasts:
-                self._begun.add((one.id, one.start_ns))
+                self._begun.add(one.key)
             yield BEGIN if lasts else END, one, known.held
 
 

@@ -33,6 +33,7 @@ LEAVE_S = 3.5  # s that the end waits for what is on its way: an attempt at a we
 class _Waiting(Struct):
     """An alert that has not been sent."""
 
+    key: tuple[int, int]  # of its incident
     alert: Alert
     until_s: float  # CLOCK_MONOTONIC, when it is given up
 
@@ -45,7 +46,7 @@ class Sender:
         self.sink = sink
         self._notify = notify
         self._changed = threading.Condition()
-        self._queue: dict[tuple[int, float], _Waiting] = {}  # by incident; the first one is next
+        self._queue: dict[tuple[int, int], _Waiting] = {}  # by incident; the first one is next
         self._tries = 0  # in a row that failed
         self._due_s = 0.0  # CLOCK_MONOTONIC of the next try
         self._is_set = False  # that moment, by the other side
@@ -53,16 +54,17 @@ class Sender:
         self._is_closing = False
         self._running = False
 
-    def put(self, alert: Alert) -> None:
-        """Send it as soon as the sink takes it; never waits."""
+    def put(self, alert: Alert, key: tuple[int, int]) -> None:
+        """Send it as soon as the sink takes it; never waits. ``key``: its `Incident.key`, for the alert's times are those of a clock that
+        is set anew."""
         with self._changed:
-            waiting = self._queue.get(alert.key)
+            waiting = self._queue.get(key)
             if waiting is not None:
                 waiting.alert, waiting.until_s = alert, time.monotonic() + TRIED_S
             elif len(self._queue) >= MOST_WAITING:
                 self.dropped += 1
             else:
-                self._queue[alert.key] = _Waiting(alert, time.monotonic() + TRIED_S)
+                self._queue[key] = _Waiting(key, alert, time.monotonic() + TRIED_S)
             self._changed.notify()
         self._running = self._running or start_thread(self._work, f"alert {self.sink.name}"[:15]) is not None
         if not self._running and not self._told_lost:
@@ -106,7 +108,7 @@ class Sender:
             self.sent += 1
             self._tries, self._due_s, self._is_set, self._told_lost = 0, 0.0, False, False
             if waiting.alert is alert:  # no newer one has replaced it
-                del self._queue[alert.key]
+                del self._queue[waiting.key]
 
     def _fail(self, waiting: _Waiting, alert: Alert, error: Exception) -> None:
         with self._changed:
@@ -115,7 +117,7 @@ class Sender:
             is_lost = is_newest and (is_refused or self._is_closing or now_s >= waiting.until_s)
             if is_lost:
                 self.failed += 1
-                del self._queue[alert.key]
+                del self._queue[waiting.key]
             self._is_set = isinstance(error, Busy)
             pause_s = error.after_s if isinstance(error, Busy) else PAUSES_S[min(self._tries, len(PAUSES_S) - 1)]
             self._due_s = 0.0 if is_lost or is_refused else now_s + max(LEAST_S, min(pause_s, waiting.until_s - now_s))
@@ -163,7 +165,7 @@ class Alerts:
         for event, incident, times in self._damper.sent(news, following.board.t_ns):
             alert = made(event, incident, following, times)
             for sender in self.senders:
-                sender.put(alert)
+                sender.put(alert, incident.key)
 
     def close(self) -> None:
         """Wait a little for alerts in progress, and print what was not sent."""

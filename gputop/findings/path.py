@@ -70,6 +70,13 @@ def tree(path: Sequence[PathStep]) -> list[tuple[str, str]]:
     return [(" " * (2 * i - 2), line) for i, line in enumerate(lines)]
 
 
+def amount(seconds: float) -> str:
+    """``0``, ``<0.1``, ``3.4``, ``58``: seconds, such as lost GPU time, with a decimal while that matters."""
+    if 0.0 < seconds < 0.05:
+        return "<0.1"
+    return f"{seconds:.{int(0.0 < seconds < 9.95)}f}"
+
+
 def factor(speedup_max: float | None) -> str:
     """``up to 1.74×``; empty if unknown, or if two digits show no gain."""
     if speedup_max is None or speedup_max < 1.0 + policy.TRIFLE:
@@ -78,7 +85,7 @@ def factor(speedup_max: float | None) -> str:
 
 
 def without(cause: str, culprits: Sequence[str], gpu_s: float | None, speedup_max: float | None) -> str:
-    """``without fluent-bit (903): up to 1.74× as fast; 12.3 GPU s would come back``; empty if the gain is unknown.
+    """``without fluent-bit (903): up to 1.74× as fast; 12 GPU s would come back``; empty if the gain is unknown.
 
     ``culprits``: the processes to blame, as `who` names them.
     """
@@ -87,7 +94,7 @@ def without(cause: str, culprits: Sequence[str], gpu_s: float | None, speedup_ma
     others = [] if cause in _OF_ITS_OWN else culprits
     whom = f"{others[0]} and {len(others) - 1} more" if len(others) > 1 else others[0] if others else cause
     bound = f"{told} as fast; " if (told := factor(speedup_max)) else ""
-    return f"without {whom}: {bound}{gpu_s:.1f} GPU s would come back"
+    return f"without {whom}: {bound}{amount(gpu_s)} GPU s would come back"
 
 
 def _does(step: PathStep, depth: int, was: bool) -> str:

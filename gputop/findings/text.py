@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 
 from gputop.findings.explanation import Booked, Dated, Episode, Explanation, Said, StepMs, Trained
 from gputop.findings.outlook import sentence as what_if_sentence
-from gputop.findings.path import factor, sentence, tree, who, without
+from gputop.findings.path import amount, factor, sentence, tree, who, without
 from gputop.findings.trouble import heading
 from gputop.findings.verdict import LOOKING, Culprit, Step
 from gputop.model.identity import FIELDS, Identity
@@ -100,7 +100,7 @@ def ledger_lines(ledger: Booked) -> Iterator[str]:
 def _incident(incident: Episode, unended: str) -> Iterator[str]:
     end = unended if incident.end_unix_s is None else f"to {_clock(incident.end_unix_s)}"
     lost = incident.gpu_lost_s
-    cost = "" if not lost else f", {lost:.1f} GPU s lost"
+    cost = "" if not lost else f", {amount(lost)} GPU s lost"
     what = clean(f"{heading(incident.symptom, incident, '<-')} ({incident.severity}{cost})")
     yield f"#{incident.id} {_clock(incident.start_unix_s)} {end}: {what}"
     yield from _wrapped(incident.headline, "   ")

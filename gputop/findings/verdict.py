@@ -224,6 +224,11 @@ class Incident(Struct):
     last_ns: int = 0  # when its cause was last present; 0 if it loses no GPU time
     near: str | None = None  # as in `Verdict`, of the moment that headline and evidence describe
 
+    @property
+    def key(self) -> tuple[int, int]:
+        """What stays the same of it while it lasts, whatever happens to clocks and collectors: ids begin anew with another boot."""
+        return self.id, self.start_ns
+
 
 class Regain(Struct, frozen=True):
     """GPU time that would come back without a cause."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from time import localtime, strftime
 from typing import Any, NamedTuple
 
+from gputop.findings.path import amount
 from gputop.system.text import clean, counted
 
 MOST_ROWS = 15  # of a table; the rest is one row
@@ -108,7 +109,7 @@ def incident_lines(one: dict[str, Any]) -> tuple[str, list[str], list[str]]:
     """(title, sentences, commands) of an incident."""
     start = strftime("%Y-%m-%d %H:%M:%S", localtime(one["start_unix_s"]))
     lasted = "" if one["end_unix_s"] is None else f", for {hours(round(one['end_unix_s'] - one['start_unix_s']))}"
-    title = f"{one['cause']} on {one['host']}, {start}{lasted}: {one['gpu_lost_s']:.0f} GPU s lost"
+    title = f"{one['cause']} on {one['host']}, {start}{lasted}: {amount(one['gpu_lost_s'])} GPU s lost"
     fix = one["fixes"][0] if one["fixes"] else None
     what = "Where to look" if fix and fix.get("look") else "What to do"
     said = [one["headline"], *([one["detail"]] if one["detail"] else []), *([f"{what}: {fix['text']}"] if fix else [])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from gputop.alerts.alert import BEGIN, Alert, made
+from gputop.alerts.sender import Sender
 from gputop.findings.verdict import Culprit, Incident, Victim
 from gputop.model.frame import SECOND_NS, Header, ProcInfo
 from gputop.stream.following import Following
@@ -32,3 +33,10 @@ def following() -> Following:
 
 def alert(event: str = BEGIN, times: int = 1, number: int = 1, **changed: object) -> Alert:
     return made(event, incident(number, **changed), following(), times)
+
+
+def put(sender: Sender, event: str = BEGIN, number: int = 1, clock_ns: int = 0, **changed: object) -> None:
+    """Give a sender an alert; ``clock_ns``: by which the machine's wall clock was found to be later than the first time."""
+    one, stream = incident(number, **changed), following()
+    stream.restate(replace(stream.header or Header(), unix_ns=1_000 * SECOND_NS + clock_ns))
+    sender.put(made(event, one, stream), one.key)

@@ -29,7 +29,7 @@ from gputop.alerts.webhook import WHOLE_S, retry_after_s, slack_message
 from gputop.model.frame import SECOND_NS
 from gputop.stream.following import Following
 from gputop.system.errors import UserError
-from tests.alerts.made import alert
+from tests.alerts.made import alert, put
 from tests.pty.terminal import Pty
 from tests.unit.diagnosis.test_engine import contended
 from tests.wait import PATIENCE_S, until
@@ -127,7 +127,7 @@ def test_a_dead_webhook_delays_neither_the_stream_nor_the_other_sinks(dead: int,
     assert longest < 0.05, "starting two threads takes no longer"
     until((tmp_path / "told").exists)
     for number in range(100, MOST_WAITING + 110):
-        alerts.senders[0].put(alert(number=number))
+        put(alerts.senders[0], number=number)
     assert alerts.senders[0].dropped >= 9
     began = time.monotonic()
     alerts.close()
@@ -166,7 +166,7 @@ def test_what_fails_is_tried_again_and_told_once() -> None:
     told: list[str] = []
     sink = Made(OSError(5, "it is\nbroken"), TimeoutError("slow"), Busy("429", 0.1))
     sender = Sender(sink, told.append)
-    sender.put(alert())
+    put(sender)
     until(lambda: sender.sent == 1)
     assert (len(sink.tried), sender.failed, sender.waiting) == (4, 0, 0)
     assert told == ["alert not sent to made: it is broken; it is tried again for 10 min"]
@@ -174,8 +174,8 @@ def test_what_fails_is_tried_again_and_told_once() -> None:
 
 def test_the_pauses_grow_and_the_other_side_may_set_them() -> None:
     sender = Sender(Made(), lambda _: None)
-    waiting = sender_module._Waiting(alert(), time.monotonic() + TRIED_S)
-    sender._queue[waiting.alert.key] = waiting
+    waiting = sender_module._Waiting((1, 0), alert(), time.monotonic() + TRIED_S)
+    sender._queue[waiting.key] = waiting
 
     def pause_after(error: Exception) -> float:
         sender._fail(waiting, waiting.alert, error)
@@ -195,8 +195,8 @@ def test_what_is_refused_is_not_tried_again_and_the_next_goes_at_once() -> None:
     told: list[str] = []
     sink = Made(Refused("404"))
     sender = Sender(sink, told.append)
-    sender.put(alert())
-    sender.put(alert(number=2))
+    put(sender)
+    put(sender, number=2)
     until(lambda: sender.sent == 1)
     assert (sink.tried, sender.failed) == ([BEGIN, BEGIN], 1)
     assert told == ["alert not sent to made: 404"]
@@ -207,21 +207,22 @@ def test_one_at_a_time_in_their_order() -> None:
     sink = Made(*[OSError("x")] * 3)
     sender = Sender(sink, lambda _: None)
     for number in (1, 2, 3):
-        sender.put(alert(number=number))
+        put(sender, number=number)
     until(lambda: sender.sent == 3)
     assert [one.incident.id for one in sink.taken] == [1, 2, 3]
     assert len(sink.tried) == 6
 
 
 @pytest.mark.usefixtures("quick")
-def test_nobody_hears_that_something_began_once_it_is_over() -> None:
-    """Whether the end comes while it waits, or during a try that fails."""
+@pytest.mark.parametrize("clock_ns", [0, 3_000_000, -7200 * SECOND_NS])
+def test_nobody_hears_that_something_began_once_it_is_over(clock_ns: int) -> None:
+    """Whether the end comes while it waits, or during a try that fails; and whatever the collector, started again, found the time to be."""
     sink = Made(OSError("x"), OSError("x"))
     sender = Sender(sink, lambda _: None)
     sink.may.clear()
-    sender.put(alert())
+    put(sender)
     until(lambda: sink.tried == [BEGIN])
-    sender.put(alert(END, end_ns=52 * SECOND_NS))
+    put(sender, END, clock_ns=clock_ns, end_ns=52 * SECOND_NS)
     sink.may.set()
     until(lambda: sender.sent == 1)
     assert sink.tried == [BEGIN, END, END]
@@ -233,9 +234,9 @@ def test_an_end_that_comes_during_a_try_that_works_is_sent_after_it() -> None:
     sink = Made()
     sender = Sender(sink, lambda _: None)
     sink.may.clear()
-    sender.put(alert())
+    put(sender)
     until(lambda: sink.tried == [BEGIN])
-    sender.put(alert(END, end_ns=52 * SECOND_NS))
+    put(sender, END, end_ns=52 * SECOND_NS)
     sink.may.set()
     until(lambda: sender.sent == 2)
     assert [one.event for one in sink.taken] == [BEGIN, END]
@@ -246,7 +247,7 @@ def test_at_the_end_what_waits_is_tried_once_more_and_what_was_not_sent_is_told(
     alerts = Alerts([Made(OSError("x")), Made(OSError("x"), OSError("y")), Made(Busy("z", 300.0))], "low", told.append)  # type: ignore[list-item]
     works, fails, waits = alerts.senders
     for sender in alerts.senders:
-        sender.put(alert())
+        put(sender)
     until(lambda: all(sender._tries == 1 for sender in alerts.senders))
     began = time.monotonic()
     alerts.close()
@@ -259,7 +260,7 @@ def test_at_the_end_what_waits_is_tried_once_more_and_what_was_not_sent_is_told(
 def test_a_server_that_is_busy_gets_it_later(server: Server, answers: list[int], after: str, took_s: float) -> None:
     server.answers, server.after = answers, formatdate(time.time() + 3, usegmt=True) if after == "DATE" else after
     sender, began = Sender(sink_of(f"http://127.0.0.1:{server.server_port}/"), lambda _: None), time.monotonic()
-    sender.put(alert())
+    put(sender)
     until(lambda: sender.sent == 1)
     assert time.monotonic() - began >= took_s
     assert len(server.taken) == 2
@@ -271,7 +272,7 @@ def test_a_server_that_is_not_there_yet_gets_it_later() -> None:
         port = free.getsockname()[1]
     told: list[str] = []
     sender = Sender(sink_of(f"http://127.0.0.1:{port}/"), told.append)
-    sender.put(alert())
+    put(sender)
     until(lambda: sender._tries == 1)
     with Server(("127.0.0.1", port), Received) as one:
         one.taken, one.answers = [], []
@@ -285,9 +286,9 @@ def test_a_server_that_is_not_there_yet_gets_it_later() -> None:
 def test_a_server_that_will_not_have_it_is_asked_once(server: Server, answer: int) -> None:
     server.answer = answer
     sender = Sender(sink_of(f"http://127.0.0.1:{server.server_port}/"), lambda _: None)
-    sender.put(alert())
+    put(sender)
     until(lambda: sender.failed == 1)
-    sender.put(alert(number=2))
+    put(sender, number=2)
     until(lambda: sender.failed == 2)
     assert len(server.taken) == 2
 
@@ -382,7 +383,7 @@ def test_a_terminal_that_is_not_there_is_not_tried_again() -> None:
 @pytest.mark.usefixtures("quick")
 def test_a_command_that_fails_is_run_again(tmp_path: Path) -> None:
     sender = Sender(sink_of(f"exec:sh -c 'echo x >> {tmp_path}/runs; test $(wc -l < {tmp_path}/runs) -ge 3'"), lambda _: None)
-    sender.put(alert())
+    put(sender)
     until(lambda: sender.sent == 1)
     assert (tmp_path / "runs").read_text() == "x\n" * 3
 

@@ -8,7 +8,7 @@ import pytest
 
 from gputop.diagnosis.graph.edges import Hop, LeafLoss
 from gputop.findings.explanation import booked
-from gputop.findings.path import _VERBS, confidence, factor, sentence, tree, without
+from gputop.findings.path import _VERBS, amount, confidence, factor, sentence, tree, without
 from gputop.findings.text import explain_lines, ledger_lines
 from gputop.findings.verdict import PATH_STATES, Incident, Ledger, PathStep, Verdict, speedup_max, total
 from tests.unit.diagnosis.causes import cpu_contention, hidden_contention, probed_contention, starved, straggling_gpu, throttled
@@ -255,3 +255,10 @@ def test_the_ledger_tells_causes_by_what_would_come_back_and_all_together():
     assert [line.split()[0] for line in lines[1:4]] == ["cpu-contention", "disk-io", "unexplained"]
     assert [line.partition("without it ")[2] for line in lines[1:4]] == ["up to 1.67×", "up to 1.25×", ""]
     assert "without any of these up to 2.5×" in lines[4]
+
+
+@pytest.mark.parametrize(("seconds", "told"), [
+    (0.0, "0"), (0.012, "<0.1"), (0.3, "0.3"), (3.96, "4.0"), (9.94, "9.9"), (9.96, "10"), (123.4, "123"), (1e9, "1000000000"),
+])  # fmt: skip
+def test_an_amount_has_a_decimal_while_that_matters(seconds: float, told: str) -> None:
+    assert amount(seconds) == told
