@@ -14,6 +14,8 @@ All times are of one step, in any unit: seconds, or shares of a window, for the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from itertools import pairwise
 from math import comb, exp, sqrt
 from typing import NamedTuple
 
@@ -143,7 +145,9 @@ def _bound(before: Pipeline, after: Pipeline) -> float:
     return before.step / max(after.gpu or 0.0, (after.run * after.threads + after.own) / after.cpus, LEAST_TIME)
 
 
+@lru_cache(maxsize=256)
 def _fit(one: Pipeline, variant: _Variant) -> Fit:
+    """Returns the numbers at which the model gives the measured step; each of a dozen changes begins with them."""
     loads, main = _late(one.run, one.ready), _late(one.own, one.own_ready)
     crowd = _fit_crowd(one, loads, main, variant)
     by_chance = _by_chance(one, crowd, loads, main, one.step)
@@ -207,15 +211,24 @@ def _by_chance(one: Pipeline, crowd: float, loads: float, main: float, step: flo
 
 def _crowded(cpus: float, count: int, wants: float, others: tuple[float, ...]) -> float:
     """Slowdown factor of a thread beside ``count`` threads that each want a CPU for the share ``wants`` of the time, and ``others``."""
-    always = sum(int(one) for one in others)
-    if count > MANY or wants >= 1.0 or count <= 0:
-        numbers = [(max(0, count) * wants, 1.0)]
+    count, always = max(0, count), 1.0 + sum(int(one) for one in others)
+    parts = [part for one in others if (part := one - int(one)) > 0.0]
+    if always + count + len(parts) <= cpus:
+        return 1.0
+    if count > MANY or wants >= 1.0:
+        numbers, odds = [count * wants + more for more in range(len(parts) + 1)], [1.0]
     else:
-        numbers = [(float(k), comb(count, k) * wants**k * (1.0 - wants) ** (count - k)) for k in range(count + 1)]
-    for part in (one - int(one) for one in others):
-        if part > 0.0:
-            numbers = [(k + more, chance * odds) for k, chance in numbers for more, odds in ((0.0, 1.0 - part), (1.0, part))]
-    return sum(chance * max(1.0, (1.0 + k + always) / cpus) for k, chance in numbers)
+        numbers, odds = [float(k) for k in range(count + len(parts) + 1)], _binomial(count, wants)
+    slower = [max(1.0, (number + always) / cpus) for number in numbers]
+    for part in parts:
+        slower = [alone + part * (beside - alone) for alone, beside in pairwise(slower)]
+    return sum(chance * factor for chance, factor in zip(odds, slower, strict=True))
+
+
+@lru_cache(maxsize=64)
+def _binomial(count: int, share: float) -> list[float]:
+    """Odds that 0, 1, … ``count`` threads want a CPU, each for ``share`` of the time, which is less than 1."""
+    return [comb(count, k) * share**k * (1.0 - share) ** (count - k) for k in range(count + 1)]
 
 
 def _bisect(rises: Callable[[float], float], low: float, high: float) -> float:
