@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import signal
@@ -23,6 +24,16 @@ FIRST = (
     "workloads", "demo", "corpus", "fuzzing", "test_readme.py", "test_packaging.py", "pty", "fleet", "experiments", "probes", "sources",
 )  # fmt: skip
 """What comes after them, since its files take longer than others."""
+
+
+gc.disable()  # until all is collected: three hundred modules and thousands of tests, none of which is garbage, would be gone through again
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: the tests' own garbage is looked for without it."""
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
+    gc.enable()
 
 
 def pytest_configure() -> None:
