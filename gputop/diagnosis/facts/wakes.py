@@ -51,6 +51,40 @@ class ThreadTime(NamedTuple):
     asleep: float
 
 
+class Woken:
+    """Who ended the sleeps of which thread in the window; false without eBPF."""
+
+    def __init__(self, by_tid: dict[int, list[Wake]] | None = None) -> None:
+        self.by_tid = by_tid or {}
+
+    def __bool__(self) -> bool:
+        return bool(self.by_tid)
+
+    def by_pid(self, tid: int) -> dict[int, float]:
+        """Pid -> share of the window that the thread slept until a thread of that process woke it."""
+        found: dict[int, float] = {}
+        for wake in self.by_tid.get(tid, ()):
+            found[wake.pid] = found.get(wake.pid, 0.0) + wake.share
+        return found
+
+    def by_others(self, pid: int) -> dict[int, float]:
+        """`by_pid` of a main thread, plus processes that woke those own threads which then woke it: they receive on its behalf."""
+        found = self.by_pid(pid)
+        for own in self.by_tid.get(pid, ()):
+            theirs = [one for one in self.by_tid.get(own.tid, ()) if one.tid != pid] if own.pid == pid else []
+            slept = sum(one.share for one in theirs)
+            for one in theirs:
+                if one.pid not in (0, pid):
+                    found[one.pid] = found.get(one.pid, 0.0) + own.share * one.share / slept
+        return found
+
+    def by_own(self, pid: int) -> tuple[float, float] | None:
+        """(share of the window that the main thread slept until threads of its own process woke it, such sleeps per second); None without
+        eBPF."""
+        own = [wake for wake in self.by_tid.get(pid, ()) if wake.pid == pid]
+        return (sum(wake.share for wake in own), sum(wake.per_s for wake in own)) if self else None
+
+
 class WakeTrack:
     """Counters of the window: one shallow copy of the board's tables per feed, and what the board has dropped since."""
 
