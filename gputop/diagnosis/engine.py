@@ -204,7 +204,7 @@ class Engine:
             if one.phase.word == TRAINING:
                 self.readings.note(one.job, facts, one.cause)
         standing = _on_gpus(standing)
-        self.feeders |= {pid: job.trainer.pid for job in facts.jobs for pid in job.fed_by}
+        self.feeders |= {pid: job.trainer.pid for job in facts.jobs for pid in job.feeders.pids}
         self._incidents.note(board, seconds, [one for one in standing if not one.bereft])
         self._book_jobless(self._lost_gpus.note(board, facts, seconds, standing, self._incidents))
         self._orphans.note(board, self.roles, facts.takers, self._incidents)
@@ -225,9 +225,9 @@ class Engine:
     def by_itself(self, pid: int) -> Standing | None:
         """Standing of the rank that others wait for, as if no rank waited: why it is late. None for any other trainer."""
         standing, facts = self.standing.get(pid), self.facts
-        if standing is None or facts is None or standing.job.straggler is None or standing.job.straggler.pid != pid:
+        if standing is None or facts is None or standing.job.ranks.straggler is None or standing.job.ranks.straggler.pid != pid:
             return None
-        walk = Walk(replace(standing.job, straggler=None, claims=[], pools={}), facts)
+        walk = Walk(replace(standing.job, ranks=replace(standing.job.ranks, straggler=None), claims=[], pools={}), facts)
         job = walk.run(states.with_states(walk), facts)
         return judge_job(judge(walk, prices.put_down(walk, job, facts), facts), facts, standing.phase)
 
@@ -245,7 +245,7 @@ class Engine:
 
     def _count(self, standing: Standing, job: JobFacts, t_ns: int, seconds: float) -> None:
         """Count the time since the last feed: what the processes did, and GPU seconds, which the standing books once they are due."""
-        if standing.phase.word not in (STARTING, ENDING) and job.calls is not None:
+        if standing.phase.word not in (STARTING, ENDING) and job.cuda.calls is not None:
             _add(self._spent.setdefault(job.trainer.pid, {}), job.trainer.state, seconds)
         for worker in job.workers:
             _add(self._workers_spent, worker.state, seconds)
@@ -263,7 +263,7 @@ class Engine:
         """Move seconds lost while nothing of a job moved to the hang, once it is known to be one."""
         pid = standing.job.trainer.pid
         unmoved = self._unmoved.setdefault(pid, {})
-        if standing.job.still_s == 0.0:
+        if standing.job.life.still_s == 0.0:
             unmoved.clear()
         elif standing.hangs:
             self._ledger_of(pid, self.ledgers).move(unmoved, standing.cause)
@@ -344,7 +344,7 @@ class Engine:
         known = [gpu for gpu in job.gpus if gpu.gone or gpu.util_now is not None]
         if not known:
             return
-        waste = sum(job.waste.values())
+        waste = sum(job.gpu_use.waste.values())
         whole = [self._unnoted_s(gpu, t_ns, seconds) if gpu.gone else seconds for gpu in known]
         lost = [(1.0 if gpu.gone else min(1.0, 1.0 - (gpu.util_now or 0.0) + waste)) * s for gpu, s in zip(known, whole, strict=True)]
         parts = [1 / self._users[gpu.index] for gpu in known]

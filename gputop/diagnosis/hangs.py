@@ -43,7 +43,7 @@ def with_hangs(facts: Facts) -> list[JobFacts]:
     found = dict[int, Hang | None]()
     for job in facts.jobs:
         if job.trainer.pid not in found:
-            family = [other for other in facts.jobs if other.trainer.pid in job.kin] or [job]
+            family = [other for other in facts.jobs if other.trainer.pid in job.ranks.kin] or [job]
             together = _of_ranks(family, facts) if has_peers(job) else None
             found |= {other.trainer.pid: together or _of_one(other, facts) for other in family}
     return [replace(job, hang=hang) if (hang := found[job.trainer.pid]) else job for job in facts.jobs]
@@ -53,15 +53,15 @@ def _of_one(job: JobFacts, facts: Facts) -> Hang | None:
     """The hang of a single job whose main thread waits for its own threads or loaders, or for a disk; None without one."""
     kind = _kind(job.trainer)
     unknown = not sees_gpus(job) and kind != waits.QUEUE  # the wait may be a long step
-    pauses = bool(job.unbegun_s) and any(_kind(worker) in _PAUSES for worker in job.workers)
-    if job.still_s < (policy.FAR_S if unknown or pauses else policy.HUNG_S) or in_kernel(job):
+    pauses = bool(job.life.unbegun_s) and any(_kind(worker) in _PAUSES for worker in job.workers)
+    if job.life.still_s < (policy.FAR_S if unknown or pauses else policy.HUNG_S) or in_kernel(job):
         return None
     if is_left_alone(job):
         return None
     if kind == waits.LOCK:  # a rank's lock may belong to a collective
-        inside = not has_peers(job) and (job.is_torchs or not _may_be_asked(job.trainer))
+        inside = not has_peers(job) and (job.loader.is_torchs or not _may_be_asked(job.trainer))
     elif kind == waits.PIPE:
-        inside = job.unheard or (bool(job.workers) and job.trainer.newer.syscall_arg != STDIN)
+        inside = job.output.unheard or (bool(job.workers) and job.trainer.newer.syscall_arg != STDIN)
     else:
         inside = kind in (waits.QUEUE, waits.DISK)
     return _hang("hung-worker", (job,), (job,), facts) if inside else None
@@ -70,9 +70,9 @@ def _of_one(job: JobFacts, facts: Facts) -> Hang | None:
 def _of_ranks(family: list[JobFacts], facts: Facts) -> Hang | None:
     """The hang of ranks that all stand still; None without one. Ranks in a collective wait for the others, or, if all are in it, for each
     other or for ranks on other hosts."""
-    absent, size = any(job.absent_ranks for job in family), max(map(ranks, family))
+    absent, size = any(job.ranks.absent for job in family), max(map(ranks, family))
     least_s = policy.FAR_S if size > len(family) and not absent else policy.HUNG_S
-    if any(job.still_s < least_s for job in family) or (all(job.may_spin for job in family) and not absent):
+    if any(job.life.still_s < least_s for job in family) or (all(job.life.may_spin for job in family) and not absent):
         return None
     waiting = [job for job in family if in_kernel(job)] or [job for job in family if _kind(job.trainer) in _AWAITED]
     late = [job for job in family if job not in waiting]
@@ -83,8 +83,8 @@ def _of_ranks(family: list[JobFacts], facts: Facts) -> Hang | None:
 
 
 def _hang(cause: str, family: Sequence[JobFacts], late: Sequence[JobFacts], facts: Facts) -> Hang:
-    since_ns = facts.t_ns - int(1e9 * min(job.still_s for job in family))
-    return Hang(cause, since_ns, all(job.still_from_the_first for job in family), tuple(family), tuple(late))
+    since_ns = facts.t_ns - int(1e9 * min(job.life.still_s for job in family))
+    return Hang(cause, since_ns, all(job.life.from_the_first for job in family), tuple(family), tuple(late))
 
 
 def _kind(proc: ProcFacts) -> str:

@@ -87,7 +87,7 @@ class Seen:
     @cached_property
     def is_early(self) -> bool:
         """Whether the trainer does not train yet, or too much of the window lies before its training began."""
-        return bool(self.job.gpus) and (self.job.before_s is None or self.job.before_s >= policy.LOST * self.facts.seconds)
+        return bool(self.job.gpus) and (self.job.life.before_s is None or self.job.life.before_s >= policy.LOST * self.facts.seconds)
 
     @cached_property
     def is_held(self) -> bool:
@@ -96,7 +96,7 @@ class Seen:
         job = self.job
         return (
             all_others_are_ahead(job) or all_are_dead(job) or keeps_from_starting(job, self.facts)
-            or killed(job) or bool(job.stopped or job.mute or job.unheard)
+            or killed(job) or bool(job.programs.stopped or job.programs.mute or job.output.unheard)
             or any(proc.newer.state in waits.STOPPED_STATES for proc in (job.trainer, *job.workers))
         )  # fmt: skip
 
@@ -135,10 +135,10 @@ class Seen:
         return self.job.hang is not None
 
     def stands_at_a_prompt(self) -> bool:
-        return self.is_early and self.job.still_s >= policy.NAPPED_S and is_ahead(self.job) and not killed(self.job)
+        return self.is_early and self.job.life.still_s >= policy.NAPPED_S and is_ahead(self.job) and not killed(self.job)
 
     def has_just_begun(self) -> bool:
-        return self.is_starting() and self.job.before_s is not None and not self.job.unbegun_s
+        return self.is_starting() and self.job.life.before_s is not None and not self.job.life.unbegun_s
 
     def is_starting(self) -> bool:
         return self.is_early and not self.is_held
@@ -171,7 +171,8 @@ class Seen:
         """Whether the trainer is a server between requests, a notebook, or holds an open context: no process loads data for it, and its
         main thread waits for any request."""
         job, idle = self.job, self.job.idle or 0.0
-        if job.births or job.stopped or job.mute or job.absent_ranks or job.host_only or idle < policy.HALF or self.is_fed:
+        stands = job.programs.stopped or job.programs.mute or job.ranks.absent
+        if job.loader.births or stands or job.host_only or idle < policy.HALF or self.is_fed:
             return False
         if job.workers:
             rests = job.trainer.kinds.get(waits.POLL, 0.0) >= policy.MOST and all(map(_is_idle_helper, job.workers))
@@ -185,7 +186,7 @@ class Seen:
         """Whether the trainer is a server whose GPU rests between bursts of work, longer than within any step, while its main thread waits
         for anybody: no pause of its own."""
         job = self.job
-        if job.workers or job.births or feeders.threads_at_work(job) or feeders.programs_at_work(job, self.facts):
+        if job.workers or job.loader.births or feeders.threads_at_work(job) or feeders.programs_at_work(job, self.facts):
             return False
         asked = job.trainer.info.sockets == feeders.LISTENING or feeders.is_asked_by_parent(job)
         waited = sum(job.pools.get(f"main.{kind}", 0.0) for kind in (*_ANYBODY, *(["pipe"] if feeders.is_asked_by_parent(job) else [])))
@@ -195,12 +196,12 @@ class Seen:
         """Whether nobody asks the trainer for work: after steady work its GPU rests, longer than within any step, while its main thread
         waits for others, and all of these wait to be asked themselves."""
         job = self.job
-        if job.births or job.stopped or job.mute or job.absent_ranks or job.host_only:
+        if job.loader.births or job.programs.stopped or job.programs.mute or job.ranks.absent or job.host_only:
             return False
         return 0.0 < paused(job, self.facts) < inf and is_left_alone(job)
 
     def has_not_worked_yet(self) -> bool:
-        return 0.0 < self.job.unbegun_s < policy.BEGINS_S and self.job.idle is not None
+        return 0.0 < self.job.life.unbegun_s < policy.BEGINS_S and self.job.idle is not None
 
     def has_worked(self) -> bool:
         return not self.has_not_worked_yet()
@@ -217,14 +218,14 @@ class Seen:
         job, facts = self.job, self.facts
         if facts.watched_s * 1e9 >= WINDOW_NS or self.cause not in ("", *_TOLD_BY_CALLS):
             return False
-        is_counted = job.calls is not None and job.launches_per_s is not None
-        spins = job.sampled is not None and job.sampled.sync >= policy.TENTH and self.cause != "sync-storm"
+        is_counted = job.cuda.calls is not None and job.cuda.launches_per_s is not None
+        spins = job.cuda.sampled is not None and job.cuda.sampled.sync >= policy.TENTH and self.cause != "sync-storm"
         return not self.cause or (bool(job.gpus) and (spins or ((facts.probed or facts.probes_load) and not is_counted)))
 
     def has_let_its_workers_go(self) -> bool:
         """Whether the workers ended lately and the GPUs rest: an end, the next epoch and an evaluation all begin so, and the window still
         covers the time before."""
-        lately = self.facts.t_ns - self.staffed_ns < policy.YOUNG_NS and not (self.job.workers or self.job.births)
+        lately = self.facts.t_ns - self.staffed_ns < policy.YOUNG_NS and not (self.job.workers or self.job.loader.births)
         return lately and all((gpu.util_now or 0.0) < policy.LITTLE for gpu in self.job.gpus)
 
     def pauses(self) -> bool:
@@ -245,7 +246,7 @@ class Seen:
 
     def says_starting(self) -> str:
         """Headline for a start. The start is a guess, for its GPU may have worked before the first look; starving workers are seen."""
-        since = filled(" for {:.0f} s now", self.job.unbegun_s) if self.job.unbegun_s >= policy.WARM_UP_NS / 1e9 else ""
+        since = filled(" for {:.0f} s now", self.job.life.unbegun_s) if self.job.life.unbegun_s >= policy.WARM_UP_NS / 1e9 else ""
         starving = sum(bool(worker.state.starving) for worker in self.job.workers)
         of_all = filled("{} of {} starve{}", starving, counted(len(self.job.workers), "worker"), "s" * (starving == 1))
         return filled("{} is starting{}{}", self.name, since, filled(", or held up: {}", of_all) if starving else "")
@@ -315,7 +316,7 @@ def phase_of(seen: Seen, before: Phase | None) -> Phase:
     """The phase that follows ``before`` (None for a new trainer)."""
     t_ns = seen.facts.t_ns
     if before is None:
-        before = Phase(STARTING if seen.has_not_worked_yet() else TRAINING, t_ns - int(seen.job.unbegun_s * 1e9))
+        before = Phase(STARTING if seen.has_not_worked_yet() else TRAINING, t_ns - int(seen.job.life.unbegun_s * 1e9))
     seen.staffed_ns, seen.loads_ns = t_ns if seen.job.workers else before.staffed_ns, before.loads_ns
     row = next(row for row in TABLE if before.word in row.before and row.when(seen))
     word, why = row.to or before.word, row.when.__name__.replace("_", " ")

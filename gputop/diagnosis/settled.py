@@ -69,4 +69,4 @@ class Settled:
 
 
 def _awaits(one: Standing) -> bool:
-    return one.phase.word not in _LASTING or (one.phase.word == TRAINING and 0.0 < one.job.still_s < policy.FAR_S)
+    return one.phase.word not in _LASTING or (one.phase.word == TRAINING and 0.0 < one.job.life.still_s < policy.FAR_S)

@@ -57,11 +57,11 @@ class Standing(Struct, dict=True):
         not count, for they may be all that there is to do."""
         if not self.troubled:
             return 0.0
-        if self.cause == "unexplained" and "light" in self.job.waste:
+        if self.cause == "unexplained" and "light" in self.job.gpu_use.waste:
             return idle if (idle := self.job.idle or 0.0) >= policy.LOST else 0.0
         if self.judge is None or self.judge.fault:
             return 1.0
-        return self.job.repeated.share if self.cause == "pause" and self.job.repeated is not None else 0.0
+        return self.job.pauses.repeated.share if self.cause == "pause" and self.job.pauses.repeated is not None else 0.0
 
     @property
     def unexplained(self) -> float:
@@ -99,8 +99,8 @@ class Standing(Struct, dict=True):
             return (hang.late or hang.family)[0].trainer.pid
         if self.cause != "straggler-rank":
             return self.job.trainer.pid
-        slow = self.job.straggler
-        return slow.pid if slow is not None and not self.job.absent_ranks else min(self.job.kin or {self.job.trainer.pid})
+        slow = self.job.ranks.straggler
+        return slow.pid if slow is not None and not self.job.ranks.absent else min(self.job.ranks.kin or {self.job.trainer.pid})
 
     @property
     def lost_pct(self) -> float | None:
@@ -135,13 +135,13 @@ def judge_job(job: JobFacts, facts: Facts, before: Phase | None) -> Standing:
     if phase.headline:
         return Standing(job, facts, phase, phase.symptom, shares=shares)
     cause, symptom = "unexplained", "input-bound" if job.data >= policy.HALF * (job.idle or 1.0) else "wait-heavy"
-    if job.waste.get("light", 0.0) > (job.idle or 0.0):
+    if job.gpu_use.waste.get("light", 0.0) > (job.idle or 0.0):
         symptom = "busy-not-working"
     elif has_peers(job) and job.pools.get("main.network", 0.0) >= policy.HALF:  # unexplained: for its ranks, of which none is late
         symptom = "comm-bound"
     if (hang := job.hang) is not None:
         if named is None or not (named.explains_hangs and hang.cause == "hung-worker" and len(hang.family) == 1):
-            named = seen.strongest if job.absent_ranks else None  # otherwise a judge is more precise
+            named = seen.strongest if job.ranks.absent else None  # otherwise a judge is more precise
         cause = hang.cause if named is None else named.cause
         symptom = "straggler" if cause == "straggler-rank" else "input-bound" if job.workers else "wait-heavy"
         shares = {cause: 1.0}
@@ -257,7 +257,7 @@ def _headline(one: Standing, gpu: GpuFacts | None, why: str) -> str:
 
 def _why(one: Standing) -> str:
     """Words for the trainer and its effect on its GPU, or the GPU's loss on it."""
-    if one.hangs and one.job.hang is not None and not one.job.absent_ranks and not one.bereft:
+    if one.hangs and one.job.hang is not None and not one.job.ranks.absent and not one.bereft:
         return hangs.told(one.job.hang, one.facts.t_ns)
     return filled("{} ({}) {}", one.job.trainer.role.label, one.job.trainer.pid, _does(one))
 
@@ -266,9 +266,9 @@ def _does(one: Standing) -> str:
     job, idle = one.job, one.job.idle or 0.0
     if one.bereft:
         return filled("cannot go on, for another rank's {}", gpu_lost.told(gpu_lost.lost_of(job, one.facts)[0]))
-    if job.absent_ranks and one.symptom == "straggler":
+    if job.ranks.absent and one.symptom == "straggler":
         return "waits for a rank that is gone"
-    if job.straggler is job.trainer and one.symptom == "straggler":
+    if job.ranks.straggler is job.trainer and one.symptom == "straggler":
         return "is slower than the other ranks, which wait for it"
     if one.cause == "small-kernels" and idle >= policy.SOME:
         return "launches its kernels too slowly to keep it busy"
@@ -280,9 +280,9 @@ def _does(one: Standing) -> str:
         return _feels(one) if _waits_for_others(one) else "itself keeps it waiting"
     if one.cause == "undersized-work" and one.symptom == "wait-heavy":
         return "works them one after the other" if work_apart(job) else "leaves some of them without work while others compute"
-    if one.cause == "pause" and job.repeated is not None:
+    if one.cause == "pause" and job.pauses.repeated is not None:
         return filled("{} again and again", _feels(one))
-    if one.symptom == "input-bound" and one.cause not in ("hung-worker", "unexplained") and job.is_supplied and not job.fed_by:
+    if one.symptom == "input-bound" and one.cause not in ("hung-worker", "unexplained") and job.is_supplied and not job.feeders.pids:
         return "cannot give it work in time"
     if one.cause == "unexplained" and one.symptom not in ("comm-bound", "busy-not-working"):
         return "waits, and what was measured does not say for what"
@@ -309,7 +309,7 @@ def _victims(job: JobFacts, facts: Facts, finding: Finding) -> tuple[Victim, ...
     """Processes of the job that suffered; of a training of several ranks also the other ranks, though the late one is told."""
     starving = {worker.pid for worker in job.workers if worker.state.starving} or {job.trainer.pid}
     chosen = starving if finding.victims is None else set(finding.victims)
-    jobs = [job, *(other for other in facts.jobs if other is not job and other.trainer.pid in job.kin)]
+    jobs = [job, *(other for other in facts.jobs if other is not job and other.trainer.pid in job.ranks.kin)]
     procs = [proc for one in jobs for proc in (one.trainer, *one.workers) if proc.pid in chosen]
     return tuple(Victim(proc.pid, proc.role.kind, proc.role.label) for proc in procs)
 

@@ -237,8 +237,8 @@ def _rank(one: Standing, engine: Engine, host: str) -> Rank:
         shares={cause: round(share, 3) for cause, share in one.shares.items() if share >= LEAST_SHARE}, lost=_rounded(job.lost),
         why=worded.why if worded else "", culprits=_takers(worded.culprits) if worded else [],
         ledger=ledger.rounded(), workers=len(job.workers),
-        starving=sum(bool(worker.state.starving) for worker in job.workers), still_s=round(job.still_s, 1),
-        waits_for=job.straggler.pid if job.straggler is not None else None, absent=list(job.absent_ranks[:MOST_RANKS]),
+        starving=sum(bool(worker.state.starving) for worker in job.workers), still_s=round(job.life.still_s, 1),
+        waits_for=job.ranks.straggler.pid if job.ranks.straggler is not None else None, absent=list(job.ranks.absent[:MOST_RANKS]),
         identity=_identity(trainer.info),
     )  # fmt: skip
 
@@ -278,7 +278,7 @@ def _node(facts: Facts | None, ranks: list[Rank], board: Board) -> Node:
     return Node(
         cpus=board.header.cpus, cpu=_rounded(sum(host.busy.values()) / len(host.busy)) if host.busy else None,
         runnable=_rounded(sum(proc.runnable for proc in procs) / len(procs)) if procs else None,
-        throttled=_rounded(max((job.throttled_periods for job in facts.jobs), default=None)),
+        throttled=_rounded(max((job.limits.throttled_periods for job in facts.jobs), default=None)),
         psi_io=_rounded(host.psi_io), psi_memory=_rounded(host.psi_memory), net_rx_bytes_per_s=_rounded(host.net_rx_bytes_per_s, 0),
         workers=sum(rank.workers for rank in ranks), starving=sum(rank.starving for rank in ranks),
     )  # fmt: skip

@@ -111,8 +111,9 @@ def _words(at: Moment, of: Callable[[Trainer], dict[str, float]]) -> Iterator[Sa
 
 
 def _straggles(at: Moment) -> Iterator[Sample]:
-    late = {one.job.straggler.pid for one in at.engine.standing.values() if one.cause == "straggler-rank" and one.job.straggler is not None}
-    return _living(at, lambda one: None if len(one.job.kin) < 2 else one.job.trainer.pid in late)
+    slow = (one.job.ranks.straggler for one in at.engine.standing.values() if one.cause == "straggler-rank")
+    late = {trainer.pid for trainer in slow if trainer is not None}
+    return _living(at, lambda one: None if len(one.job.ranks.kin) < 2 else one.job.trainer.pid in late)
 
 
 def _verdicts(at: Moment) -> Iterator[Sample]:

@@ -164,7 +164,7 @@ class Totals:
         for key, booked in self._booked.items():
             if key in engine.ledgers:
                 standing = engine.standing.get(key[0])
-                is_unsure = standing is not None and standing.job.still_s <= 2 * policy.FAR_S  # later no hang is found any more
+                is_unsure = standing is not None and standing.job.life.still_s <= 2 * policy.FAR_S  # later no hang is found any more
                 unsure = engine.unmoved(key[0]) if is_unsure else {}
                 booked.take(engine.ledgers[key], unsure)
                 booked.trainer.unsure_s += sum(unsure.values())

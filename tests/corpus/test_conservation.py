@@ -24,7 +24,7 @@ def test_the_leaves_hold_all_the_loss_and_causes_most_of_it(monkeypatch: pytest.
         job = judge(walk, job, facts)
         if job.idle is not None:
             found = sum(booked.share for booked in walk.leaves.values())
-            assert found == pytest.approx(job.idle + sum(job.waste.values()) + job.turns, abs=1e-6), path.stem
+            assert found == pytest.approx(job.idle + sum(job.gpu_use.waste.values()) + job.gpu_use.turns, abs=1e-6), path.stem
             if job.idle >= 0.2:
                 unbooked.append(1.0 - sum(claim.share for claim in job.claims))
         for proc in (walk.trainer, *job.workers):

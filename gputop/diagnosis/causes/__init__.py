@@ -47,7 +47,7 @@ class Judge(Struct, frozen=True):
     rows: tuple[tuple[str, str], ...] = ()  # (resource, holder) of the leaves that are this cause, see `gputop.diagnosis.graph.waitgraph`
     part: Callable[[Walk, Leaf], float] | None = None  # how far a leaf of its rows is this cause, 0 to 1; None: all of each
     fault: bool = True
-    """False if the cause is no fault, such as a pause: its severity is ``info``, unless it repeats (`JobFacts.repeated`)."""
+    """False if the cause is no fault, such as a pause: its severity is ``info``, unless it repeats (`PauseFacts.repeated`)."""
     explains_hangs: bool = False  # it describes a hang more precisely than `gputop.diagnosis.hangs` does
     felt: Callable[[JobFacts], str] | None = None  # the symptom, if the cause has several; None: always `symptom`
 

@@ -50,9 +50,9 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 def _widening(job: JobFacts, cpus: Capacity, all_cpus: str) -> Fix:
     """Fix that widens the processes' CPU masks, and the cgroup's if that is the limit (the kernel intersects them)."""
     unpin = shell.widening(all_cpus, [proc.pid for proc in (job.trainer, *job.workers)])
-    if not job.cpuset or cpus.allowed != cpus.given:
+    if not job.limits.cpuset or cpus.allowed != cpus.given:
         return Fix("Let the job use all CPUs now", unpin)
-    below, file = "/cpuset" if job.cgroup_version == 1 else "", '"/sys/fs/cgroup{:own}$(cat /proc/{:pid}/cpuset)/cpuset.cpus"'
+    below, file = "/cpuset" if job.limits.cgroup_version == 1 else "", '"/sys/fs/cgroup{:own}$(cat /proc/{:pid}/cpuset)/cpuset.cpus"'
     text = "Let its cgroup (and those above it that have as few) use all CPUs, and then its processes: libraries set masks of their own"
     return Fix(text, filled("echo {:cpus} > {:command}; {:command}", all_cpus, filled(file, below, job.trainer.pid), unpin))
 

@@ -25,17 +25,18 @@ PERIOD_US = 100_000  # us, period of cpu.max by default
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    share, guests = max(job.throttled_periods, job.fed_throttled_periods), _guests(job, facts)
-    feeders = [taker for taker in facts.takers if taker.pid in job.fed_by] if job.fed_throttled_periods else []
+    limits, guests, path = job.limits, _guests(job, facts), job.limits.quota_path
+    share = max(limits.throttled_periods, limits.fed_throttled_periods)
+    feeders = [taker for taker in facts.takers if taker.pid in job.feeders.pids] if limits.fed_throttled_periods else []
     loads = filled(", in which {} {} for it,", joined(", ", names_of(feeders)), "loads" if len(feeders) == 1 else "load") if feeders else ""
-    quota = "?" if job.quota_cpus is None else filled("{:g}", job.quota_cpus)
-    detail = filled("cgroup {}{} may use {} CPUs and was throttled in {:.0f}% of its periods; ", job.quota_path, loads, quota, 100 * share)
+    quota = "?" if limits.quota_cpus is None else filled("{:g}", limits.quota_cpus)
+    detail = filled("cgroup {}{} may use {} CPUs and was throttled in {:.0f}% of its periods; ", path, loads, quota, 100 * share)
     detail += filled("the job wants {:.1f}", _wanted(job, facts))
     if guests:
         detail += filled(", {} in the same group took {:.1f}", joined(", ", names_of(guests)), sum(guest.cores for guest in guests))
     evidence = (
-        percent("throttled_periods_pct", share, filled("periods in which {} was throttled (cpu.stat)", job.quota_path)),
-        Evidence("quota_cpus", job.quota_cpus, "CPUs", "its quota"),
+        percent("throttled_periods_pct", share, filled("periods in which {} was throttled (cpu.stat)", path)),
+        Evidence("quota_cpus", limits.quota_cpus, "CPUs", "its quota"),
     )
     return Finding(detail, evidence, tuple(_fixes(job, facts, guests)), blame(guests, facts.seconds))
 
@@ -47,36 +48,37 @@ def _wanted(job: JobFacts, facts: Facts) -> float:
 
 def _guests(job: JobFacts, facts: Facts) -> list[Taker]:
     """Processes in or below the throttled group that are not the job's and use a part of its quota, most first."""
-    if not job.quota_path.strip("/"):
+    path = job.limits.quota_path
+    if not path.strip("/"):
         return []
-    inside = [taker for taker in strangers(job, facts) if taker.info is not None and shell.holds_group(job.quota_path, taker.info.cgroup)]
-    return [taker for taker in inside if taker.cores >= policy.TENTH * (job.quota_cpus or 0.0)]
+    inside = [taker for taker in strangers(job, facts) if taker.info is not None and shell.holds_group(path, taker.info.cgroup)]
+    return [taker for taker in inside if taker.cores >= policy.TENTH * (job.limits.quota_cpus or 0.0)]
 
 
 def _fixes(job: JobFacts, facts: Facts, guests: list[Taker]) -> list[Fix]:
-    fixes, quota = [], job.quota_cpus or 0.0
+    fixes, quota = [], job.limits.quota_cpus or 0.0
     if guests:
         names, pids = joined(", ", names_of(guests)), [guest.pid for guest in guests]
         fixes.append(
             Fix(
-                filled("Run {} outside of {}, or end it where nobody needs it", names, job.quota_path),
+                filled("Run {} outside of {}, or end it where nobody needs it", names, job.limits.quota_path),
                 filled("ps -o pid,ppid,etime,args -p {:pids,}", pids),
             )
         )
     wanted = _wanted(job, facts) + sum(guest.cores for guest in guests)
     # More than the present quota: a process that runs in bursts is throttled in them, though its mean demand is lower.
     cpus = min(len(capacity(job, facts).allowed), max(ceil(wanted), floor(quota) + 1))
-    fixes.append(Fix(filled("Raise the quota of {} to {}", job.quota_path, counted(cpus, "CPU")), _raising(job, cpus)))
+    fixes.append(Fix(filled("Raise the quota of {} to {}", job.limits.quota_path, counted(cpus, "CPU")), _raising(job, cpus)))
     if quota and job.workers and len(job.workers) > quota + 1 and wanted <= quota:
         fixes += advice.fixes(advice.loading(job, facts).fewer, max(1, int(quota)))
     return fixes
 
 
 def _raising(job: JobFacts, cpus: int) -> str:
-    if job.cgroup_version == 1:
-        period, quota = (shell.cgroup_file(1, "cpu", job.quota_path, name) for name in ("cpu.cfs_period_us", "cpu.cfs_quota_us"))
+    if job.limits.cgroup_version == 1:
+        period, quota = (shell.cgroup_file(1, "cpu", job.limits.quota_path, name) for name in ("cpu.cfs_period_us", "cpu.cfs_quota_us"))
         return filled("echo $(({:d} * $(cat {:file}))) > {:file}", cpus, period, quota)
-    return filled("echo '{:d} {:d}' > {:file}", cpus * PERIOD_US, PERIOD_US, shell.cgroup_file(2, "cpu", job.quota_path, "cpu.max"))
+    return filled("echo '{:d} {:d}' > {:file}", cpus * PERIOD_US, PERIOD_US, shell.cgroup_file(2, "cpu", job.limits.quota_path, "cpu.max"))
 
 
 JUDGE = Judge("cgroup-throttle", "input-bound", _tell, rows=(("quota", "main"), ("quota", "worker")))

@@ -41,7 +41,7 @@ def culprits(job: JobFacts, facts: Facts) -> list[Taker]:
 def _rivals(job: JobFacts, facts: Facts) -> list[Taker]:
     """Processes of other trainings on this host. A worker is named after its trainer's program, for a spawned one has no command line of
     its own."""
-    own, found = job.kin | {job.trainer.pid}, []
+    own, found = job.ranks.kin | {job.trainer.pid}, []
     for other in facts.jobs:
         for proc in (other.trainer, *other.workers) if other.trainer.pid not in own else ():
             program, name = program_name(other.trainer.info), proc.role.label
@@ -101,7 +101,7 @@ def _fixes(takers: list[Taker], job: JobFacts, facts: Facts) -> list[Fix]:
             Fix("Start it with less priority, or at another time", "systemd-run --scope -p CPUWeight=1 nice -n 19 ..."),
             Fix(look, "ps -eo etimes,ppid,args --sort=etimes | head", look=True),
         ]
-    return shell.fixes(worth, job.trainer.info, job.cgroup_version, facts.host.autogroup)
+    return shell.fixes(worth, job.trainer.info, job.limits.cgroup_version, facts.host.autogroup)
 
 
 def _moving(late: list[ProcFacts], cpus: Capacity, facts: Facts) -> list[Fix]:

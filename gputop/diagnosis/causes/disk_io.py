@@ -40,7 +40,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     procs, who, share = who_waits(job, facts, "disk", _share)
     writes = job.trainer in procs and _writes(job, facts)
     rate = sum(proc.read_bytes_per_s or 0.0 for proc in procs) or None  # None: programs read for them
-    (device, busy), limit = facts.host.disk_busy or ("", 0.0), job.read_limit
+    (device, busy), limit = facts.host.disk_busy or ("", 0.0), job.limits.read_limit
     movers = _movers(job, facts, rate or 0.0)
     moving = joined(", ", (filled("{} ({}) moves {}", one.name, one.pid, _per_s(one.bytes_per_s)) for one in movers))
     told = [filled("{} waited for the disk {:.0f}% of the time", who, 100 * share)]
@@ -58,7 +58,8 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         percent("psi_io_pct", facts.host.psi_io, "PSI io some"),
     )
     pid = max(procs, key=_share).pid
-    fixes = (*_after(movers), *_lifting(limit, job.cgroup_version), *(_write_less(pid) if writes else _read_faster(job, facts, procs, pid)))
+    others = _write_less(pid) if writes else _read_faster(job, facts, procs, pid)
+    fixes = (*_after(movers), *_lifting(limit, job.limits.cgroup_version), *others)
     culprits = tuple(Culprit(one.pid, one.name, None) for one in movers)
     return Finding(joined("; ", [*told, moving] if moving else told), evidence, fixes, culprits)
 
@@ -74,7 +75,7 @@ def _locked(job: JobFacts) -> float | None:
 
 def _movers(job: JobFacts, facts: Facts, rate: float) -> list[Mover]:
     """Processes that keep the disk busy or use up the limit of the job's cgroup, each moving at least half as much as the job reads."""
-    busiest, limit = facts.host.disk_busy, job.read_limit
+    busiest, limit = facts.host.disk_busy, job.limits.read_limit
     if limit is not None and (limit.bytes_per_s is None or rate >= policy.HALF * limit.bytes_per_s):
         return []
     if limit is None and busiest is not None and busiest[1] < policy.HALF:
@@ -120,7 +121,7 @@ def _read_faster(job: JobFacts, facts: Facts, procs: list[ProcFacts], pid: int) 
         *advice.fixes(advice.loading(job, facts).stored),
     ]
     alone = bool(job.workers) and job.trainer in procs
-    return fixes if alone or job.read_limit is not None else [*fixes, *advice.in_flight(job, facts)]
+    return fixes if alone or job.limits.read_limit is not None else [*fixes, *advice.in_flight(job, facts)]
 
 
 def _allowed(limit: ReadLimit) -> str:

@@ -80,7 +80,7 @@ def lost_of(job: JobFacts, facts: Facts) -> list[GpuFacts]:
     """The job's own lost GPUs; without any, if the job hangs or waits for another rank, the lost GPUs of those ranks."""
     if own := [gpu for gpu in job.gpus if gpu.gone]:
         return own
-    awaited = job.kin if job.hang is not None else {job.straggler.pid} if job.straggler is not None else set()
+    awaited = job.ranks.kin if job.hang is not None else {job.ranks.straggler.pid} if job.ranks.straggler is not None else set()
     return [gpu for other in facts.jobs if other.trainer.pid in awaited for gpu in other.gpus if gpu.gone]
 
 

@@ -29,8 +29,8 @@ _ASK = "nvidia-smi -i {:d} --query-gpu=pcie.link.width.current,pcie.link.width.m
 
 def copies_back(job: JobFacts) -> bool:
     """Whether more bytes come from the GPUs than go there: by CUDA calls, else over PCIe."""
-    if job.calls is not None and job.calls.copy_bytes_per_s:
-        return job.calls.from_gpu_bytes_per_s > job.calls.to_gpu_bytes_per_s
+    if job.cuda.calls is not None and job.cuda.calls.copy_bytes_per_s:
+        return job.cuda.calls.from_gpu_bytes_per_s > job.cuda.calls.to_gpu_bytes_per_s
     return 2 * sum(gpu.pcie_back_bytes_per_s or 0.0 for gpu in job.gpus) > traffic(job)
 
 
@@ -45,7 +45,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 
 def _fixes(job: JobFacts, facts: Facts) -> Iterator[Fix]:
-    calls, ways = job.calls, advice.computing(job, facts)
+    calls, ways = job.cuda.calls, advice.computing(job, facts)
     if calls is not None and calls.to_gpu_per_s >= max(policy.SYNCS_PER_S, copied(job) / policy.SMALL_BYTES):
         yield from advice.fixes(ways.pieces)
     elif _faults_per_s(job) is not None:
@@ -72,7 +72,7 @@ def _fixes(job: JobFacts, facts: Facts) -> Iterator[Fix]:
 def _spent(job: JobFacts) -> str:
     """Words for the time spent copying. Copies that do not delay the trainer are described by PCIe traffic while its GPU computes nothing;
     others by the bytes that calls were asked to copy, for a counter's samples of 20 ms may miss them."""
-    calls, pace, asked, moved = job.calls, _pace(job), copied(job), traffic(job)
+    calls, pace, asked, moved = job.cuda.calls, _pace(job), copied(job), traffic(job)
     beside = filled("{} {}", _gb_per_s(max(moved, asked)), "over PCIe" if moved >= asked else "copied") if moved or asked else ""
     if calls is not None and calls.copy >= policy.LITTLE:
         of_link = filled(" of the {} that its link carries", _gb_per_s(link_of(job))) if _crawls(job) else ""
@@ -86,7 +86,8 @@ def _spent(job: JobFacts) -> str:
 
 def _pace(job: JobFacts) -> float | None:
     """Bytes per second while a copy is under way; None if copies are not counted."""
-    return copied(job) / job.calls.copy if job.calls is not None and job.calls.copy >= policy.LITTLE and copied(job) else None
+    calls = job.cuda.calls
+    return copied(job) / calls.copy if calls is not None and calls.copy >= policy.LITTLE and copied(job) else None
 
 
 def _crawls(job: JobFacts) -> bool:
@@ -107,7 +108,7 @@ def _gb_per_s(rate: float) -> str:
 
 def _counted(job: JobFacts) -> Iterator[Evidence]:
     """Yields evidence from counted CUDA calls."""
-    if (calls := job.calls) is None:
+    if (calls := job.cuda.calls) is None:
         return
     yield percent("copy_pct", calls.copy if calls.copy >= policy.LITTLE else None, "of the trainer's time inside memcpy calls")
     yield percent("sync_pct", calls.sync if calls.sync >= policy.LITTLE else None, "of the trainer's time in waits for its GPU")

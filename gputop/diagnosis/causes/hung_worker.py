@@ -34,9 +34,9 @@ _STANDS = {
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     hung, rests = stuck.hung(job), stuck.gpus_rest(job, policy.STUCK_S)
-    if job.unheard and rests:
+    if job.output.unheard and rests:
         return _tell_of_unheard(job)
-    if (job.stopped or job.mute) and not hung:
+    if (job.programs.stopped or job.programs.mute) and not hung:
         return _tell_of_programs(job)
     if stuck.nobody_moves(job):
         return _tell_of_all(job, facts)
@@ -48,19 +48,19 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 def _tell_of_programs(job: JobFacts) -> Finding:
     """The finding about programs of the trainer that are stopped, or blocked writing errors that no process reads."""
-    named = joined(", ", (filled("{} ({})", name, pid) for pid, name in (job.stopped or job.mute).items()))
-    one = len(job.stopped or job.mute) == 1
-    if job.stopped:
+    named = joined(", ", (filled("{} ({})", name, pid) for pid, name in (job.programs.stopped or job.programs.mute).items()))
+    one = len(job.programs.stopped or job.programs.mute) == 1
+    if job.programs.stopped:
         detail = filled("{}, which it started and waits for, {} stopped", named, "is" if one else "are")
-        evidence = Evidence("stopped", len(job.stopped), "programs", "that it started have been stopped by a signal")
-        fixes: tuple[Fix, ...] = (Fix("Let it go on" if one else "Let them go on", wake(job.stopped)),)
+        evidence = Evidence("stopped", len(job.programs.stopped), "programs", "that it started have been stopped by a signal")
+        fixes: tuple[Fix, ...] = (Fix("Let it go on" if one else "Let them go on", wake(job.programs.stopped)),)
     else:
         has, its, stands = ("has", "its", "stands") if one else ("have", "their", "stand")
         detail = filled("{}, which it started, {} filled the pipe to which {} errors go, and {}: nobody reads it", named, has, its, stands)
-        evidence = Evidence("mute", len(job.mute), "programs", "that it started wait until somebody reads their errors")
+        evidence = Evidence("mute", len(job.programs.mute), "programs", "that it started wait until somebody reads their errors")
         redirect = "Read the errors of what it starts, or send them to a file"
         fixes = (
-            Fix("Read it, and let it go on", filled("cat /proc/{:pid}/fd/2", min(job.mute))),
+            Fix("Read it, and let it go on", filled("cat /proc/{:pid}/fd/2", min(job.programs.mute))),
             Fix(redirect, "subprocess.Popen(..., stderr=open('errors.log', 'ab'))"),
         )
     return Finding(detail, (evidence,), fixes, (), (job.trainer.pid,))
@@ -82,7 +82,7 @@ def _tell_of_all(job: JobFacts, facts: Facts) -> Finding:
     still_s = job.trainer.still_s
     odd = min(_alike(job.workers, _kind).values(), key=len)
     unlike = filled("; {}, unlike the others", _who_is_how(odd)) if 2 * len(odd) < len(job.workers) else ""
-    lost = " a worker has died lately, and" if job.births else ""
+    lost = " a worker has died lately, and" if job.loader.births else ""
     evidence = Evidence("still_s", round(still_s, 1), "s", "the trainer and all of its workers have neither run nor switched")
     dead = [worker for worker in job.workers if _how(worker) == "dead"]
     look = Fix("See where they stand", filled("gputop stacks {:pids}", [proc.pid for proc in (job.trainer, *job.workers)]), look=True)
@@ -150,5 +150,5 @@ def _fixes(hung: list[ProcFacts], job: JobFacts, facts: Facts) -> Iterator[Fix]:
 
 JUDGE = Judge(
     "hung-worker", "input-bound", _tell, rows=(("nobody", "worker"),), explains_hangs=True,
-    felt=lambda job: "wait-heavy" if job.unheard else "input-bound",
+    felt=lambda job: "wait-heavy" if job.output.unheard else "input-bound",
 )  # fmt: skip

@@ -24,7 +24,7 @@ def more_would_help(walk: Walk) -> bool:
     busy = feeders.at_work(job)
     workers = len(busy) or len(feeders.at_work_for(job, walk.facts))
     idle = max(cpus.idle_inside, len(cpus.allowed) - cpus.used - policy.FIFTH) + walk.spun_cpus
-    idlers = job.finished + len(job.workers) - len(busy)
+    idlers = job.loader.finished + len(job.workers) - len(busy)
     return 0 < workers < len(cpus.allowed) and idle >= (policy.TENTH if idlers else policy.SOME)
 
 
@@ -40,13 +40,13 @@ def explained(walk: Walk, leaf: Leaf) -> float:
 def one_is_late(job: JobFacts) -> bool:
     """Whether a torch loader, which keeps the order of its batches, waits for a long one while most workers are ahead."""
     ahead, runs = sum(worker.ahead for worker in job.workers), [worker.run for worker in job.workers]
-    late = job.is_torchs and job.data >= policy.LOST and ahead >= policy.HALF * len(runs)
+    late = job.loader.is_torchs and job.data >= policy.LOST and ahead >= policy.HALF * len(runs)
     return late and sum(runs) - min(runs) * len(runs) >= policy.MOST * job.data
 
 
 def unasked(job: JobFacts, worker: ProcFacts) -> float:
     """Share of the window that a worker which answers requests, such as an environment, waited at a pipe for the next request."""
-    return worker.ahead if not job.is_torchs and worker.kinds.get(PIPE, 0.0) >= policy.NEARLY_ALL * worker.ahead else 0.0
+    return worker.ahead if not job.loader.is_torchs and worker.kinds.get(PIPE, 0.0) >= policy.NEARLY_ALL * worker.ahead else 0.0
 
 
 def _busy(job: JobFacts, worker: ProcFacts) -> float:

@@ -27,7 +27,7 @@ _WHERE = {"lock": "in futex, flock or a semaphore", "pipe": "until a process tha
 
 def _between_trainers(job: JobFacts) -> bool:
     """Whether the main thread sleeps until other trainers release something shared, such as a table in shared memory."""
-    return sum(job.rivals.values()) >= policy.LOST
+    return sum(job.locks.rivals.values()) >= policy.LOST
 
 
 def _is_kept_out(job: JobFacts) -> bool:
@@ -70,8 +70,8 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 def _tell_of_rivals(job: JobFacts, facts: Facts) -> Finding:
     labels = {other.trainer.pid: other.trainer.role.label for other in facts.jobs}
-    names = joined(", ", (filled("{} ({})", labels.get(pid, "another trainer"), pid) for pid in sorted(job.rivals)))
-    share, pids = sum(job.rivals.values()), sorted({job.trainer.pid, *job.rivals})
+    names = joined(", ", (filled("{} ({})", labels.get(pid, "another trainer"), pid) for pid in sorted(job.locks.rivals)))
+    share, pids = sum(job.locks.rivals.values()), sorted({job.trainer.pid, *job.locks.rivals})
     own = filled("{} ({})", job.trainer.role.label, job.trainer.pid)
     fixes = (
         Fix("See which lock, and what is done under it", filled("gputop stacks {:pids}", pids), look=True),
@@ -85,7 +85,7 @@ def _tell_of_rivals(job: JobFacts, facts: Facts) -> Finding:
 
 def _tell_of_kept_out(job: JobFacts) -> Finding:
     trainer, pid = job.trainer, job.trainer.locked_out[0]
-    name, share = job.holders[pid], trainer.kinds.get(LOCK, 0.0)
+    name, share = job.locks.holders[pid], trainer.kinds.get(LOCK, 0.0)
     detail = filled(
         "the main thread of {} ({}) waited for the lock of a file {:.0f}% of the time", trainer.role.label, trainer.pid, 100 * share
     )
@@ -148,11 +148,11 @@ def _tell_of_waiting(job: JobFacts, facts: Facts) -> Finding:
         Evidence("running_cpus", round(running, 2), "CPUs", "used by all workers together"),
     )
     own = {worker.pid for worker in job.workers}
-    culprits = tuple(Culprit(pid, name, None) for pid, name in job.holders.items() if pid not in own)
+    culprits = tuple(Culprit(pid, name, None) for pid, name in job.locks.holders.items() if pid not in own)
     others = joined(", ", (filled("{} ({})", one.name, one.pid) for one in culprits))
-    look = "See what the holder does meanwhile" if job.holders else "See which lock, and who holds it"
+    look = "See what the holder does meanwhile" if job.locks.holders else "See which lock, and who holds it"
     fixes = (
-        Fix(look, filled("gputop stacks {:pids} --duration 5", list(job.holders) or sorted(own)), look=True),
+        Fix(look, filled("gputop stacks {:pids} --duration 5", list(job.locks.holders) or sorted(own)), look=True),
         *([Fix(filled("Have {} hold it for shorter (commit sooner), or keep what it writes elsewhere", others))] if others else []),
         *advice.fixes(advice.loading(job, facts).handles),
     )
@@ -162,9 +162,9 @@ def _tell_of_waiting(job: JobFacts, facts: Facts) -> Finding:
 def _held(job: JobFacts, waiting: list[ProcFacts]) -> str:
     """Words for the process that held the lock most of the time, by /proc/locks; empty if unknown."""
     pid, share = max((proc.locked_out for proc in waiting), key=lambda pair: pair[1], default=(0, 0.0))
-    if len({worker.pid for worker in job.workers} & set(job.holders)) > 1:
+    if len({worker.pid for worker in job.workers} & set(job.locks.holders)) > 1:
         return "; they hold it in turns"
-    label = next((worker.role.label for worker in job.workers if worker.pid == pid), job.holders.get(pid, ""))
+    label = next((worker.role.label for worker in job.workers if worker.pid == pid), job.locks.holders.get(pid, ""))
     return filled("; {} ({}) held it in {:.0f}% of the samples", label, pid, 100 * share) if pid else ""
 
 

@@ -52,7 +52,7 @@ def _most(job: JobFacts) -> tuple[str, float]:
 
 def asks_programs(job: JobFacts) -> bool:
     """Whether a trainer with workers also starts programs between the steps and reads their output: nvidia-smi, git, du."""
-    return bool(job.workers) and not job.births and job.trainer.children >= policy.AT_WORK
+    return bool(job.workers) and not job.loader.births and job.trainer.children >= policy.AT_WORK
 
 
 def _told(job: JobFacts, facts: Facts) -> _MainThreadWork:

@@ -26,7 +26,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     share = max(sum(_stalled(job, proc) for proc in procs) / len(procs), programs_wait(job, facts).get(MEMORY, 0.0))
     faults, own = sum(proc.majflt_per_s for proc in procs), _own_growth(job)
     growers = _growers(job, facts)
-    where = filled("cgroup {} is at its limit", job.memory_path) if job.memory_path else "the host reclaims memory"
+    where = filled("cgroup {} is at its limit", job.limits.memory_path) if job.limits.memory_path else "the host reclaims memory"
     evidence = (
         percent("memory_stall_pct", share, "of the loaders' time went to reclaim, swap or pages read again"),
         percent("psi_memory_pct", facts.host.psi_memory or None, "PSI memory some"),
@@ -56,9 +56,9 @@ def _own_growth(job: JobFacts) -> int:
 def _growers(job: JobFacts, facts: Facts) -> list[Grower]:
     """Processes outside the job whose memory has grown more than the job's since they were first seen; if a control group is full, only
     those inside it that took a tenth of its limit at least."""
-    found = [one for one in facts.growers if not job.memory_path or shell.holds_group(job.memory_path, one.cgroup)]
+    found = [one for one in facts.growers if not job.limits.memory_path or shell.holds_group(job.limits.memory_path, one.cgroup)]
     most = found[0].grown_bytes if found else 0
-    least = policy.TENTH * (job.memory_limit_bytes or 0) if job.memory_path else 0.0
+    least = policy.TENTH * (job.limits.memory_limit_bytes or 0) if job.limits.memory_path else 0.0
     return [one for one in found if one.grown_bytes >= max(_own_growth(job), policy.SOME * most, least)][:NAMED]
 
 
@@ -81,16 +81,16 @@ def _ending(growers: list[Grower]) -> list[Fix]:
 
 
 def _fixes(job: JobFacts, facts: Facts) -> list[Fix]:
-    if not job.memory_path:
+    if not job.limits.memory_path:
         return [Fix("See who holds the memory", "ps -eo pid,rss,comm --sort=-rss | head", look=True)]
-    limit, cached = job.memory_limit_bytes or 0, job.memory_file_bytes or 0
-    name = "memory.limit_in_bytes" if job.cgroup_version == 1 else "memory.max"
-    file = shell.cgroup_file(job.cgroup_version, "memory", job.memory_path, name)
+    limit, cached = job.limits.memory_limit_bytes or 0, job.limits.memory_file_bytes or 0
+    name = "memory.limit_in_bytes" if job.limits.cgroup_version == 1 else "memory.max"
+    file = shell.cgroup_file(job.limits.cgroup_version, "memory", job.limits.memory_path, name)
     less = advice.fixes(advice.loading(job, facts).less_held, max(1, len(job.workers) // 2))
     if 2 * cached > limit:
         text = "Or read less: {:.0f} of its {:.0f} MB are pages of files, packed or smaller ones would fit"
         less = (Fix(filled(text, cached / 1e6, limit / 1e6)),)
-    return [Fix(filled("Raise the memory limit of {}", job.memory_path), filled("echo {:d} > {:file}", int(2 * limit), file)), *less]
+    return [Fix(filled("Raise the memory limit of {}", job.limits.memory_path), filled("echo {:d} > {:file}", int(2 * limit), file)), *less]
 
 
 JUDGE = Judge("memory-pressure", "input-bound", _tell, rows=(("memory", "main"), ("memory", "worker")))

@@ -23,7 +23,7 @@ _LESS = Fix("Write less often, or to a file")
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    trainer, reader = job.trainer, next(iter(job.readers), None)
+    trainer, reader = job.trainer, next(iter(job.output.readers), None)
     loss = job.lost if job.lost is not None else host_side_loss(job)
     share = loss * sum(claim.share for claim in job.claims if claim.judge is JUDGE)
     evidence = percent("main_waits_pct", share, "of the main thread's time asleep until somebody reads what it writes")

@@ -34,7 +34,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         what = filled("it waits for {}, whose main thread is {}", who, _busiest(writer)[0])
     idle_s, when = _rest(job, facts)
     word, share = _busiest(job)
-    again = job.repeated
+    again = job.pauses.repeated
     repetition = () if again is None else (
         Evidence("pauses", again.count, "pauses", filled("in the last {:.0f} s", again.seconds)),
         Evidence("pause_s", round(again.each_s, 2), "s", "each of them, on average"),
@@ -52,7 +52,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     less = Fix("Do what its main thread does meanwhile less often, or in another process")
     save = advice.fixes(advice.computing(job, facts).checkpoints)
     fixes = (*save, look) if saves else _let_go_on(job) or (starts.FIXES if starts.is_compiling(job) else (look, less))
-    little = "too little" if job.away_s else "hardly any" if away_s(job) else "no"
+    little = "too little" if job.pauses.away_s else "hardly any" if away_s(job) else "no"
     rests = (
         filled("{} work for the GPU{}", little, when)
         if writer is job or (job.idle or 0.0) >= policy.HALF
@@ -95,7 +95,7 @@ def _does(job: JobFacts) -> str:
         return filled("it {}", starts.compiling_told(job))
     does = (
         "it waits for programs of its own"
-        if job.by_itself or waits_for_programs(job)
+        if job.loader.by_itself or waits_for_programs(job)
         else filled("its main thread is {}", _busiest(job)[0])
     )
     return filled("{}{}", does, ", its workers have batches ready" if is_ahead(job) else "")

@@ -49,7 +49,8 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 
 def _tell_of_feeders(job: JobFacts, facts: Facts, feeders: list[Taker]) -> Finding:
-    waited, names = job.fed or programs_read(job) * job.trainer.kinds.get(LOCK, 0.0) or _held(job), joined(", ", names_of(feeders))
+    waited = job.feeders.share or programs_read(job) * job.trainer.kinds.get(LOCK, 0.0) or _held(job)
+    names = joined(", ", names_of(feeders))
     detail = filled(
         "{} waits {:.0f}% of the time for {}, which {} on {:.1f} CPUs and cannot keep up",
         job.trainer.role.label, 100 * waited, names, "runs" if len(feeders) == 1 else "run", sum(one.cores for one in feeders),
@@ -62,11 +63,11 @@ def _tell_of_feeders(job: JobFacts, facts: Facts, feeders: list[Taker]) -> Findi
 def _tell_of_programs(job: JobFacts, facts: Facts) -> Finding:
     """The finding about a trainer without workers, fed by programs that do not compute."""
     waited, slept = _held(job), programs_sleep(job, facts)
-    named = [filled("{} ({})", clean(name), pid) for pid, name in sorted(job.programs.items())[:MOST_NAMED]]
+    named = [filled("{} ({})", clean(name), pid) for pid, name in sorted(job.programs.names.items())[:MOST_NAMED]]
     names, feed = joined(", ", named) or "others", "feeds" if len(named) == 1 else "feed"
     detail = filled("the trainer waits {:.0f}% of the time for {}, which {} it", 100 * waited, names, feed)
     evidence = [percent("waited_pct", waited, "of its time the trainer slept for what they write")]
-    pids = sorted(job.programs)[:MOST_NAMED] or [job.trainer.pid]
+    pids = sorted(job.programs.names)[:MOST_NAMED] or [job.trainer.pid]
     ways, fixes = advice.loading(job, facts), [Fix("See what they wait for", filled("gputop stacks {:pids}", pids), look=True)]
     if slept >= policy.HALF:
         detail = joined("", (detail, ": a timer (time.sleep, a rate limit, a retry) takes their time"))

@@ -22,12 +22,12 @@ from gputop.findings.verdict import Evidence
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     gpu = min(job.gpus, key=lambda gpu: intensity.intensity(gpu) or 1.0)
-    rate, worked = job.launches_per_s, 1.0 - (job.idle or 0.0)
+    rate, worked = job.cuda.launches_per_s, 1.0 - (job.idle or 0.0)
     used = "" if intensity.intensity(gpu) is None else filled(", which use {} while they run", share_used(gpu))
     if rate and outlasting(job) > 0.0:
         used = filled(": {:,.0f} a second, each at most {:.0f} µs of the GPU's work", rate, 1e6 * worked / rate)
     spins = ". It may also spin in waits for the GPU: from /proc both look the same" if may_spin(job) else ""
-    counted = "kernels launched, about, by how often it was met launching" if job.sampled else "kernels launched, counted now and then"
+    counted = "kernels launched, about, by how often it was met launching" if job.cuda.sampled else "kernels launched, counted now and then"
     evidence = (
         *how_used(gpu),
         Evidence("launches_per_s", rate and round(rate, 1), "/s", counted),

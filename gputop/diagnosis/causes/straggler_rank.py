@@ -31,24 +31,24 @@ _Late = tuple[str, tuple[Evidence, ...], tuple[Fix, ...]]
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    if job.absent_ranks:
+    if job.ranks.absent:
         return _tell_of_absent(job, facts)
     own = late_job(job, facts)
-    slow, waiting = own.trainer, [other for other in facts.jobs if other.straggler is own.trainer and other is not own]
+    slow, waiting = own.trainer, [other for other in facts.jobs if other.ranks.straggler is own.trainer and other is not own]
     detail, evidence, fixes = (_late_gpu if (own.idle or 0.0) < policy.FIFTH else _late_host)(own, waiting, facts)
     takers = _takers(own, facts)
     if takers:
         detail += filled("; {} took {:.1f} CPUs meanwhile", joined(", ", names_of(takers)), sum(taker.cores for taker in takers))
-        fixes = (*shell.fixes(takers, slow.info, own.cgroup_version, facts.host.autogroup), *fixes)
+        fixes = (*shell.fixes(takers, slow.info, own.limits.cgroup_version, facts.host.autogroup), *fixes)
     culprit = Culprit(slow.pid, slow.role.label.partition(" rank")[0], round(slow.cpu_s, 3))
     return Finding(detail, evidence, fixes, (culprit, *blame(takers, facts.seconds)), tuple(other.trainer.pid for other in waiting))
 
 
 def _tell_of_absent(job: JobFacts, facts: Facts) -> Finding:
-    ranks, waiting = joined(", ", map(str, job.absent_ranks[:NAMED])), len(job.kin) or 1
-    gone = filled("rank {} of its training has", ranks) if len(job.absent_ranks) == 1 else filled("ranks {} of its training have", ranks)
+    ranks, waiting = joined(", ", map(str, job.ranks.absent[:NAMED])), len(job.ranks.kin) or 1
+    gone = filled("rank {} of its training has", ranks) if len(job.ranks.absent) == 1 else filled("ranks {} of its training have", ranks)
     stand = filled("{} {}", counted(waiting, "other"), "stands" if waiting == 1 else "stand")
-    evidence = Evidence("absent_ranks", float(len(job.absent_ranks)), "", "ranks that their launcher told of and that have no process")
+    evidence = Evidence("absent_ranks", float(len(job.ranks.absent)), "", "ranks that their launcher told of and that have no process")
     fixes = (
         Fix("Restart the training from its last checkpoint: they will wait until the collective's timeout"),
         Fix("Was it killed, or out of memory?", "dmesg | grep -i 'killed process'", look=True),

@@ -18,7 +18,7 @@ from gputop.findings.verdict import Evidence, Fix
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    calls, sampled = job.calls, job.sampled if spins_per_s(job) is not None else None
+    calls, sampled = job.cuda.calls, job.cuda.sampled if spins_per_s(job) is not None else None
     rate = waits_per_s(job) if calls is None else calls_per_s(calls)
     often = filled("{:,.0f} sleeps of the main thread, as many as synchronizing calls make, per second", rate)
     if calls is not None:
@@ -29,7 +29,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     evidence = (
         Evidence("syncs_per_s", None if calls is None else round(rate, 1), "/s", filled("synchronizing calls{}", counted)),
         percent("sync_pct", None if inside is None else inside.sync, "of the trainer's time inside them"),
-        Evidence("launches_per_s", None if calls is None else job.launches_per_s, "/s", "kernels launched, counted now and then"),
+        Evidence("launches_per_s", None if calls is None else job.cuda.launches_per_s, "/s", "kernels launched, counted now and then"),
         Evidence("sleeps_per_s", round(job.trainer.sleeps_per_s or 0.0, 1), "/s", "voluntary switches of the main thread"),
     )
     find = Fix("See which call waits, by line", filled("gputop stacks {:pid} --duration 10", job.trainer.pid), look=True)

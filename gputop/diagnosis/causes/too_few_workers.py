@@ -47,7 +47,7 @@ def _tell_of_programs(job: JobFacts, facts: Facts, programs: list[Taker]) -> Fin
 
 def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     cpus, busy = capacity(job, facts), at_work(job)
-    workers, unused = len(busy), job.finished + len(job.workers) - len(busy)
+    workers, unused = len(busy), job.loader.finished + len(job.workers) - len(busy)
     share = sum(max(worker.run, worker.others_run) for worker in busy) / workers
     who = "its only worker runs" if workers == 1 else filled("all {} workers run", workers)
     if unused:

@@ -38,7 +38,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 def _take_turns(job: JobFacts) -> bool:
     """Whether the GPUs rather take turns than have too little work each."""
-    return job.turns > job.waste.get("light", 0.0)
+    return job.gpu_use.turns > job.gpu_use.waste.get("light", 0.0)
 
 
 def work_apart(job: JobFacts) -> bool:
@@ -59,7 +59,7 @@ def _tell_of_turns(job: JobFacts, facts: Facts) -> Finding:
         detail += filled(": {}", why)
     evidence = (
         percent("any_gpu_pct", worked, "of the time some of its GPUs worked"),
-        percent("turns_pct", job.turns, "of each GPU's time, in the mean, it had nothing to do while another worked"),
+        percent("turns_pct", job.gpu_use.turns, "of each GPU's time, in the mean, it had nothing to do while another worked"),
     )
     return Finding(detail, evidence, advice.fixes(advice.computing(job, facts).turns), (), (job.trainer.pid,))
 

@@ -37,14 +37,14 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         fixes.append(Fix(text, "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"))
     if len(job.workers) > cpus:
         fixes += advice.fixes(advice.loading(job, facts).fewer, max(1, cpus))
-    if job.compiling < policy.QUARTER * cpus:
+    if job.cpus.compiling < policy.QUARTER * cpus:
         detail = filled("{} share {} and wait for one another {:.0f}% of the time", crowd, counted(cpus, "CPU"), 100 * share)
         return Finding(detail, evidence, tuple(fixes))
     least = filled("export TORCHINDUCTOR_COMPILE_THREADS={:d}", max(1, cpus // 4))
-    compiled = Evidence("compile_cpus", round(job.compiling, 1), "CPUs", "on which torch.compile's processes ran")
+    compiled = Evidence("compile_cpus", round(job.cpus.compiling, 1), "CPUs", "on which torch.compile's processes ran")
     return Finding(
         filled("torch.compile's processes take {:.1f} of {} in the midst of the training; {} wait for one {:.0f}% of the time",
-               job.compiling, counted(cpus, "CPU"), crowd, 100 * share),
+               job.cpus.compiling, counted(cpus, "CPU"), crowd, 100 * share),
         (*evidence, compiled), (*starts.FIXES, Fix("Have fewer of them compile at once", least), *fixes),
     )  # fmt: skip
 

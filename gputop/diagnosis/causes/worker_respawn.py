@@ -20,20 +20,20 @@ from gputop.system.text import counted
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    born, in_a_set = len(job.births), max(Counter(job.births).values(), default=0)  # workers of a set are first seen together
-    span = max(1.0, (facts.t_ns - job.births[0]) / 1e9) if job.births else 0.0
-    longer = filled(", {:.1f} s longer than for later ones", job.respawn_s) if job.respawn_s > 0.0 else ""
+    born, in_a_set = len(job.loader.births), max(Counter(job.loader.births).values(), default=0)  # workers of a set are first seen together
+    span = max(1.0, (facts.t_ns - job.loader.births[0]) / 1e9) if job.loader.births else 0.0
+    longer = filled(", {:.1f} s longer than for later ones", job.loader.respawn_s) if job.loader.respawn_s > 0.0 else ""
     detail = filled(
         "{} made anew in the last {:.0f} s: each epoch, or each loader, makes its own and waits for their ", counted(born, "worker"), span
     )
     took = "from the birth of a set of workers until steps are made again, beyond what these take later on, in the mean"
     evidence = (
         Evidence("workers_started", float(born), "", filled("workers born after the first set, in {:.0f} s", span)),
-        Evidence("respawn_s", round(job.respawn_s, 2) if job.respawned is not None else None, "s", took),
+        Evidence("respawn_s", round(job.loader.respawn_s, 2) if job.loader.respawned is not None else None, "s", took),
     )
     workers = len(job.workers) or (in_a_set if in_a_set > 1 else born)
     fixes = [*advice.fixes(advice.loading(job, facts).kept, workers)]
-    if job.is_torchs and any("--multiprocessing-fork" in worker.info.cmdline for worker in job.workers):
+    if job.loader.is_torchs and any("--multiprocessing-fork" in worker.info.cmdline for worker in job.workers):
         fixes.append(Fix("Spawned workers import everything again; fork does not", 'DataLoader(..., multiprocessing_context="fork")'))
     return Finding(filled("{}first batches{}", detail, longer), evidence, tuple(fixes), (), tuple(worker.pid for worker in job.workers))
 

@@ -32,7 +32,7 @@ def others_idle(cpus: Capacity) -> bool:
 
 def _by_hand(job: JobFacts, cpus: Capacity) -> bool:
     """Whether taskset, numactl or the script itself narrowed the job's mask: its cgroup allows more CPUs, and the job lacks some."""
-    return bool(job.cpuset) and cpus.allowed < cpus.given and cpus.lacking >= policy.SOME
+    return bool(job.limits.cpuset) and cpus.allowed < cpus.given and cpus.lacking >= policy.SOME
 
 
 def _capacity(job: JobFacts, facts: Facts) -> Capacity:
@@ -44,11 +44,11 @@ def _capacity(job: JobFacts, facts: Facts) -> Capacity:
     all_busy = sum(busy.values())
     busy_inside = all_busy if len(allowed) == len(busy) else sum(busy.get(cpu, 1.0) for cpu in allowed)
     inside = len(allowed) - busy_inside if busy else 0.0
-    given = parse_cpus(job.cpuset) & host or host
+    given = parse_cpus(job.limits.cpuset) & host or host
     stolen = sum(facts.host.stolen.get(cpu, 0.0) for cpu in allowed)
     return Capacity(
         allowed=allowed, host=host, idle_inside=inside, idle_outside=len(busy) - all_busy - inside if busy else 0.0, given=given,
-        taken=_taken(job, facts, allowed, busy_inside - stolen), used=job.used,
+        taken=_taken(job, facts, allowed, busy_inside - stolen), used=job.cpus.used,
         lacking=max(0.0, _needed_there(job, facts, allowed, host) - len(allowed)), preempted_by_others=_preempted_by_others(job, facts),
         stolen=stolen,
     )  # fmt: skip
@@ -59,7 +59,7 @@ def _uncounted(job: JobFacts, facts: Facts, allowed: frozenset[int]) -> Capacity
     taken = sum(taker.cores for taker in beside(job, facts, allowed))
     lacking = max(0.0, _needed_there(job, facts, allowed, allowed) - len(allowed))
     return Capacity(
-        allowed=allowed, host=allowed, idle_inside=0.0, idle_outside=0.0, given=allowed, taken=taken, used=job.used, lacking=lacking,
+        allowed=allowed, host=allowed, idle_inside=0.0, idle_outside=0.0, given=allowed, taken=taken, used=job.cpus.used, lacking=lacking,
         preempted_by_others=_preempted_by_others(job, facts),
     )
 
@@ -87,7 +87,7 @@ def _needed_there(job: JobFacts, facts: Facts, allowed: frozenset[int], host: fr
 def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int], worked_inside: float) -> float:
     """CPUs taken by processes outside the job: the sum over those seen, or, if more, the CPU time that nothing seen explains (a compiler
     may live for less time than lies between two looks)."""
-    own = max(job.used, job.kin_used)
+    own = max(job.cpus.used, job.ranks.used)
     unseen = worked_inside - own - facts.watching
     if len(allowed) == len(facts.host.busy):
         return max(sum(taker.cores for taker in strangers(job, facts)), unseen)
@@ -126,7 +126,7 @@ def strangers(job: JobFacts, facts: Facts) -> list[Taker]:
 
 def _own(job: JobFacts) -> frozenset[int]:
     """Pids of the job's trainer and of the trainers of its training's other ranks."""
-    return job.kin if job.trainer.pid in job.kin else job.kin | {job.trainer.pid}
+    return job.ranks.kin if job.trainer.pid in job.ranks.kin else job.ranks.kin | {job.trainer.pid}
 
 
 def wanted(job: JobFacts) -> float:
@@ -146,7 +146,7 @@ def needed(job: JobFacts) -> float:
     A step costs the same CPU time, so the CPUs would be used in proportion to the GPU's additional work.
     """
     idle, most = job.idle, wanted(job)
-    return most if idle is None or idle >= 1.0 else min(most, job.used / (1.0 - idle))
+    return most if idle is None or idle >= 1.0 else min(most, job.cpus.used / (1.0 - idle))
 
 
 def _preempted_by_others(job: JobFacts, facts: Facts) -> float | None:

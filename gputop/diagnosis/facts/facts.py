@@ -228,103 +228,174 @@ class Hang(Struct, frozen=True):
     late: tuple[JobFacts, ...]  # jobs that the others wait for; empty if all wait for each other or for ranks elsewhere
 
 
-class JobFacts(Struct, frozen=True, dict=True):
-    """One trainer with its workers and GPUs. `Window` builds it; the wait-for graph and the table of causes add their own fields."""
+class CudaFacts(Struct, frozen=True):
+    """CUDA calls of a trainer, by probes or else by samples."""
 
-    trainer: ProcFacts
-    workers: list[ProcFacts]
-    gpus: list[GpuFacts]
-    calls: CallFacts | None
-    data: float = 0.0  # share of the window in which the trainer waited for data
-    holders: dict[int, str] = field(default_factory=dict)
-    """Lock holders (pid -> name) that the workers, or the trainer in fcntl or flock, waited for."""
+    calls: CallFacts | None = None
     sampled: SampledFacts | None = None
     launches_per_s: float | None = None  # kernels launched per second: counted, or estimated from samples
-    quiet_s: float = 0.0  # time without CUDA calls between steps in the window (`pauses.Quiet`)
-    away_s: float = 0.0  # time in which other workers than those feeding its steps worked (`pauses.Turns`)
-    pauses: list[Span] = field(default_factory=list)  # pauses by its GPUs, `Quiet` and `Turns`; the same one may be listed twice
-    repeated: Repeated | None = None  # total of its pauses over longer than the window; None if they are few or short
-    births: list[int] = field(default_factory=list)
-    """When the trainer's workers were first seen, in ns, over the last half minute; the first set is left out."""
-    respawned: float | None = None  # share of the window that the births took (`facts.respawns`); None if unknown
-    respawn_s: float = 0.0  # seconds that each set of births took, on average
-    pools: dict[str, float] = field(default_factory=dict)
-    """Where the lost time lies: a pool such as ``data.runnable`` -> share of the loss; the shares sum to 1. See
-    `gputop.diagnosis.graph.waitgraph.Walk.pools`."""
-    is_torchs: bool = False  # its loader is torch's DataLoader
-    rivals: dict[int, float] = field(default_factory=dict)
-    """Pid of another trainer -> share of the window that the main thread slept at a lock until that trainer's process woke it (probe)."""
-    locked_by: dict[int, float] = field(default_factory=dict)
-    """Pid of a worker -> share of the window that the main thread slept at a lock which both take until that worker let go of it; pid 0: it
-    is not known which worker."""
-    woken_by: dict[int, float] = field(default_factory=dict)
-    """Pid -> share of the window that the main thread slept until that process woke it (probe), else that it waited to read from that
-    process. Only for a trainer without workers."""
-    fed_by: frozenset[int] = frozenset()  # processes of ``woken_by`` outside all jobs that load for it, and their siblings and children
-    members: list[Member] = field(default_factory=list)  # of its family, outside its own tree
-    readers: list[OutputReader] = field(default_factory=list)
-    """Processes that read what the main thread waits to write, most waited for first."""
-    managers: list[ProcFacts] = field(default_factory=list)  # servers with one thread per client (Manager): they load nothing
-    services: frozenset[int] = frozenset()  # pids of trainers without a GPU whose workers load for it (and are in ``workers``)
-    throttled_periods: float = 0.0
-    fed_throttled_periods: float = 0.0  # of its feeders' cgroup, if that is another one and has the quota below
-    quota_cpus: float | None = None
-    quota_path: str = ""
-    cgroup_version: int = 2
-    cpuset: str = ""  # CPUs that its trainer's cgroup grants; empty if unknown
-    pressed: bool = False  # memory is short, in its cgroup or on the host: waits for pages count as waits for memory
-    memory_path: str = ""  # the cgroup at its memory limit that rereads dropped pages; empty if there is none
-    memory_limit_bytes: int | None = None
-    memory_file_bytes: int | None = None  # page cache in it
-    read_limit: ReadLimit | None = None  # its workers' cgroup's limit for reads from a device
-    waste: dict[str, float] = field(default_factory=dict)
-    """Share of the window in which its GPUs were busy without progress: ``light`` (few SMs), ``slowed`` (clocks), ``peer`` (waiting in a
-    collective)."""
-    straggler: ProcFacts | None = None  # the trainer in its group that the others wait for (maybe its own)
-    unheard: bool = False  # the trainer is blocked writing to standard output or error, which no process reads
-    absent_ranks: tuple[int, ...] = ()  # ranks of its training missing from this host while it stands still
-    used: float = 0.0  # CPUs its processes ran on, helpers included
-    helpers: float = 0.0  # CPUs its helpers ran on
-    compiling: float = 0.0  # CPUs torch.compile's helpers ran on
-    programs_met: Counter[str] = field(default_factory=Counter)
-    """Samples by kind of wait (words of `waits`) of programs started by its loaders (workers; the trainer, if it has none), and of its
-    feeders."""
-    programs: dict[int, str] = field(default_factory=dict)  # these programs while they live: pid -> name
-    lasting: frozenset[int] = frozenset()  # those that began before the window
-    stopped: dict[int, str] = field(default_factory=dict)  # stopped ones among these programs: pid -> name
-    mute: dict[int, str] = field(default_factory=dict)  # those blocked writing errors that no process reads
-    still_s: float = 0.0
-    """Seconds for which nothing of the job has moved; the next field: whether that has been so since the first look. See `facts.life`."""
-    still_from_the_first: bool = False
-    may_spin: bool = False  # its main thread's work may be a wait for its GPU
-    hang: Hang | None = None
-    kin: frozenset[int] = frozenset()
-    """Pids of its training's trainers on this host, itself included; empty if it is alone. (Pids, for jobs that refer to each other would
-    need the garbage collector.)"""
-    kin_used: float = 0.0  # CPUs that all of them use
-    claims: list[Any] = field(default_factory=list)  # a `gputop.diagnosis.causes.Claim` per cause that explains some loss
-    way: Any = None  # the `gputop.diagnosis.graph.edges.LeafTrail` with most of its GPUs' idle time
-    spun: float = 0.0  # CPUs on which its main thread only waits for the GPU
-    find_step: Callable[[JobFacts], Step | None] = lambda _: None
-    """Computes `step`, only on request: it costs as much as everything else."""
-    finished: int = 0  # workers that reached the end of their part of the data; ``workers`` omits them
+
+
+class GpuUseFacts(Struct, frozen=True):
+    """Time of a job's GPUs in which they did nothing for it, beyond the time in which all of them idled."""
+
     turns: float = 0.0
     """Mean share of the window, as far as seen, in which one of its GPUs ran nothing while another one worked: the GPUs wait for each
     other."""
     unseen_turns: float = 0.0
     """Share of the window that may be such turns, too: readings are means, and the reason for the main thread's sleep or spin is
     unknown."""
-    unbegun_s: float = 0.0  # the trainer's age until its GPUs first work for it; 0 afterwards
+    waste: dict[str, float] = field(default_factory=dict)
+    """Share of the window in which its GPUs were busy without progress: ``light`` (few SMs), ``slowed`` (clocks), ``peer`` (waiting in a
+    collective)."""
+
+
+class PauseFacts(Struct, frozen=True):
+    """Pauses of a trainer: see `gputop.diagnosis.facts.pauses`."""
+
+    quiet_s: float = 0.0  # time without CUDA calls between steps in the window (`pauses.Quiet`)
+    away_s: float = 0.0  # time in which other workers than those feeding its steps worked (`pauses.Turns`)
+    spans: list[Span] = field(default_factory=list)  # pauses by its GPUs, `Quiet` and `Turns`; the same one may be listed twice
+    repeated: Repeated | None = None  # total of its pauses over longer than the window; None if they are few or short
+
+
+class LoaderFacts(Struct, frozen=True):
+    """The workers of a job as a pool: whose they are, and how they come and go."""
+
+    is_torchs: bool = False  # the loader is torch's DataLoader
+    finished: int = 0  # workers that reached the end of their part of the data; ``JobFacts.workers`` omits them
+    births: list[int] = field(default_factory=list)
+    """When the workers were first seen, in ns, over the last half minute; the first set is left out."""
+    respawned: float | None = None  # share of the window that the births took (`facts.respawns`); None if unknown
+    respawn_s: float = 0.0  # seconds that each set of births took, on average
     by_itself: bool = False
     """Whether the workers have delivered nothing yet, after the trainer made steps without any: it waits for programs of its own, not for a
     batch."""
-    before_s: float | None = 0.0
-    """Seconds of the window before it began to train, if that was seen; None while it starts. See `facts.starts`."""
+
+
+class FeederFacts(Struct, frozen=True):
+    """Processes outside the job that load for it."""
+
+    woken_by: dict[int, float] = field(default_factory=dict)
+    """Pid -> share of the window that the main thread slept until that process woke it (probe), else that it waited to read from that
+    process. Only for a trainer without workers."""
+    pids: frozenset[int] = frozenset()  # processes of ``woken_by`` outside all jobs that load for it, and their siblings and children
+    services: frozenset[int] = frozenset()  # pids of trainers without a GPU whose workers load for it (and are in ``JobFacts.workers``)
 
     @property
-    def fed(self) -> float:
-        """Share of the window that the main thread slept until its feeders (processes outside all jobs that load for it) woke it."""
-        return sum(self.woken_by.get(pid, 0.0) for pid in self.fed_by)
+    def share(self) -> float:
+        """Share of the window that the main thread slept until its feeders woke it."""
+        return sum(self.woken_by.get(pid, 0.0) for pid in self.pids)
+
+
+class ProgramFacts(Struct, frozen=True):
+    """Programs started by a job's loaders (workers; the trainer, if it has none)."""
+
+    met: Counter[str] = field(default_factory=Counter)
+    """Samples by kind of wait (words of `waits`) of these programs and of the job's feeders."""
+    names: dict[int, str] = field(default_factory=dict)  # programs that live: pid -> name
+    lasting: frozenset[int] = frozenset()  # those that began before the window
+    stopped: dict[int, str] = field(default_factory=dict)  # stopped ones: pid -> name
+    mute: dict[int, str] = field(default_factory=dict)  # those blocked writing errors that no process reads
+
+
+class OutputFacts(Struct, frozen=True):
+    """What a main thread writes, and who reads it."""
+
+    readers: list[OutputReader] = field(default_factory=list)
+    """Processes that read what the main thread waits to write, most waited for first."""
+    unheard: bool = False  # the trainer is blocked writing to standard output or error, which no process reads
+
+
+class LockFacts(Struct, frozen=True):
+    """Locks that a job waits for, outside its own processes or between its workers."""
+
+    holders: dict[int, str] = field(default_factory=dict)
+    """Lock holders (pid -> name) that the workers, or the trainer in fcntl or flock, waited for."""
+    rivals: dict[int, float] = field(default_factory=dict)
+    """Pid of another trainer -> share of the window that the main thread slept at a lock until that trainer's process woke it (probe)."""
+
+
+class LimitFacts(Struct, frozen=True):
+    """Limits of the control groups of a job's processes."""
+
+    throttled_periods: float = 0.0
+    fed_throttled_periods: float = 0.0  # of its feeders' cgroup, if that is another one and has the quota below
+    quota_cpus: float | None = None
+    quota_path: str = ""
+    cgroup_version: int = 2
+    cpuset: str = ""  # CPUs that its trainer's cgroup grants; empty if unknown
+    memory_path: str = ""  # the cgroup at its memory limit that rereads dropped pages; empty if there is none
+    memory_limit_bytes: int | None = None
+    memory_file_bytes: int | None = None  # page cache in it
+    read_limit: ReadLimit | None = None  # its workers' cgroup's limit for reads from a device
+    pressed: bool = False  # memory is short, in its cgroup or on the host: waits for pages count as waits for memory
+
+
+class CpuFacts(Struct, frozen=True):
+    """CPUs that a job's processes ran on."""
+
+    used: float = 0.0  # by all of them, helpers included
+    helpers: float = 0.0  # by its helpers
+    compiling: float = 0.0  # by torch.compile's helpers
+
+
+class LifeFacts(Struct, frozen=True):
+    """Signs of life of a job, and its start."""
+
+    still_s: float = 0.0  # seconds for which nothing of the job has moved: see `gputop.diagnosis.facts.life`
+    from_the_first: bool = False  # nothing has moved since the first look
+    may_spin: bool = False  # its main thread's work may be a wait for its GPU
+    unbegun_s: float = 0.0  # the trainer's age until its GPUs first work for it; 0 afterwards
+    before_s: float | None = 0.0
+    """Seconds of the window before it began to train, if that was seen; None while it starts. See `gputop.diagnosis.facts.starts`."""
+
+
+class RankFacts(Struct, frozen=True):
+    """The other ranks of a job's training."""
+
+    kin: frozenset[int] = frozenset()
+    """Pids of the training's trainers on this host, the job's own included; empty if it is alone. (Pids, for jobs that refer to each other
+    would need the garbage collector.)"""
+    used: float = 0.0  # CPUs that all of them use
+    straggler: ProcFacts | None = None  # the trainer that the others wait for (maybe the job's own)
+    absent: tuple[int, ...] = ()  # ranks of the training missing from this host while the job stands still
+
+
+class JobFacts(Struct, frozen=True, dict=True):
+    """One trainer with its workers and GPUs: its processes, and what each subject found. `Window` builds it; the wait-for graph and the
+    table of causes add their own fields."""
+
+    trainer: ProcFacts
+    workers: list[ProcFacts]
+    gpus: list[GpuFacts]
+    managers: list[ProcFacts] = field(default_factory=list)  # servers with one thread per client (Manager): they load nothing
+    members: list[Member] = field(default_factory=list)  # of its family, outside its own tree
+    cuda: CudaFacts = CudaFacts()
+    gpu_use: GpuUseFacts = GpuUseFacts()
+    pauses: PauseFacts = PauseFacts()
+    loader: LoaderFacts = LoaderFacts()
+    feeders: FeederFacts = FeederFacts()
+    programs: ProgramFacts = ProgramFacts()
+    output: OutputFacts = OutputFacts()
+    locks: LockFacts = LockFacts()
+    limits: LimitFacts = LimitFacts()
+    cpus: CpuFacts = CpuFacts()
+    life: LifeFacts = LifeFacts()
+    ranks: RankFacts = RankFacts()
+    find_step: Callable[[JobFacts], Step | None] = lambda _: None
+    """Computes `step`, only on request: it costs as much as everything else."""
+    data: float = 0.0  # share of the window in which the trainer waited for data
+    pools: dict[str, float] = field(default_factory=dict)
+    """Where the lost time lies: a pool such as ``data.runnable`` -> share of the loss; the shares sum to 1. See
+    `gputop.diagnosis.graph.waitgraph.Walk.pools`."""
+    locked_by: dict[int, float] = field(default_factory=dict)
+    """Pid of a worker -> share of the window that the main thread slept at a lock which both take until that worker let go of it; pid 0: it
+    is not known which worker."""
+    hang: Hang | None = None
+    claims: list[Any] = field(default_factory=list)  # a `gputop.diagnosis.causes.Claim` per cause that explains some loss
+    way: Any = None  # the `gputop.diagnosis.graph.edges.LeafTrail` with most of its GPUs' idle time
+    spun: float = 0.0  # CPUs on which its main thread only waits for the GPU
 
     @property
     def step(self) -> Step | None:
@@ -346,14 +417,14 @@ class JobFacts(Struct, frozen=True, dict=True):
         """Share of the window in which none of its GPUs ran anything, as if they all worked at the same time, unless they were seen to take
         turns; None if none is measured."""
         known = [gpu.lost for gpu in self.gpus if gpu.lost is not None]
-        return sum(known) / len(known) - self.turns if known else None
+        return sum(known) / len(known) - self.gpu_use.turns if known else None
 
     @property
     def lost(self) -> float | None:
         """Mean share of the window in which one of its GPUs ran nothing, plus what was wasted while they were busy; None if none is
         measured."""
         idle = self.idle
-        return None if idle is None else min(1.0, idle + self.turns + sum(self.waste.values()))
+        return None if idle is None else min(1.0, idle + self.gpu_use.turns + sum(self.gpu_use.waste.values()))
 
 
 class Facts(Struct, frozen=True):
@@ -425,14 +496,14 @@ def awaited_gpus(job: JobFacts, part: float) -> float:
     """Lower bound of the share of the window in which the main thread waited for its GPUs, so that one of them worked. ``part``: the main
     thread's part of the time in its process's CUDA calls. Sleeps that may have other reasons and waits for a CPU inside such a call do not
     count."""
-    if job.calls is not None:
-        return max(0.0, job.calls.sync * part - job.trainer.runnable)
-    return job.trainer.kinds.get(waits.DRIVER, 0.0) + (job.sampled.sync if job.sampled is not None else 0.0)
+    if job.cuda.calls is not None:
+        return max(0.0, job.cuda.calls.sync * part - job.trainer.runnable)
+    return job.trainer.kinds.get(waits.DRIVER, 0.0) + (job.cuda.sampled.sync if job.cuda.sampled is not None else 0.0)
 
 
 def may_spin(job: JobFacts) -> bool:
     """Whether apparent computing may be spinning waits for the GPU: calls are not probed, the main thread is not sampled, and it sleeps for
     far less time than the GPU works."""
-    if job.calls is not None or job.sampled is not None or job.idle is None:
+    if job.cuda.calls is not None or job.cuda.sampled is not None or job.idle is None:
         return False
     return job.trainer.asleep <= max(policy.LITTLE, policy.SOME * (1.0 - job.idle))

@@ -34,7 +34,7 @@ class Family(Struct):
     def note(self, job: JobFacts, infos: Mapping[int, ProcInfo], others: Collection[int]) -> None:
         """Take in who is at the job's ends in this window. ``others``: pids that cannot be members: they are of jobs, or gputop's own."""
         info = job.trainer.info
-        ends = {*info.other_ends, *info.read_by, *job.fed_by, *(reader.pid for reader in job.readers)}
+        ends = {*info.other_ends, *info.read_by, *job.feeders.pids, *(reader.pid for reader in job.output.readers)}
         near = {pid for pid in self._living(self.near, infos) | ends if _may_be(pid, infos, others)}
         read = {pid for one in near for pid in infos[one].other_ends}
         starters = {pid for pid in near if pid not in info.read_by and (pid != info.ppid or infos[pid].sockets == LISTENING)}
@@ -55,13 +55,13 @@ def _may_be(pid: int, infos: Mapping[int, ProcInfo], others: Collection[int]) ->
 def part_of(pid: int, job: JobFacts, infos: Mapping[int, ProcInfo]) -> str:
     """The part that a member plays: a word of `gputop.findings.verdict.PARTS`."""
     info = job.trainer.info
-    if pid in info.read_by or any(reader.pid == pid for reader in job.readers):
+    if pid in info.read_by or any(reader.pid == pid for reader in job.output.readers):
         return READS
     if infos[pid].sockets == LISTENING:
         return SERVES
     above, seen = info.ppid, set[int]()
     while above in infos and above not in seen:
-        if above == pid and pid not in info.other_ends and pid not in job.fed_by:
+        if above == pid and pid not in info.other_ends and pid not in job.feeders.pids:
             return COORDINATES
         seen.add(above)
         above = infos[above].ppid

@@ -40,16 +40,16 @@ def threads_wait(job: JobFacts, proc: ProcFacts) -> dict[str, float]:
     Polls of a trainer that has workers or peers are not counted: they wait for something else.
     """
     met = proc.threads_met
-    asking = 0 if proc is job.trainer and (job.workers or job.kin) else met[ASKING]
+    asking = 0 if proc is job.trainer and (job.workers or job.ranks.kin) else met[ASKING]
     samples = sum(met.values()) - met[waits.LOCK] - met[TURN] - met[ASKING] + asking
-    pages = MEMORY if job.pressed else waits.DISK
+    pages = MEMORY if job.limits.pressed else waits.DISK
     return _late_for({pages: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + asking}, samples)
 
 
 def programs_read(job: JobFacts) -> float:
     """Share of samples in which threads of a trainer without workers were reading the output of programs that the trainer started: its
     loaders."""
-    if job.workers or not (job.programs_met or sum(job.trainer.programs)):
+    if job.workers or not (job.programs.met or sum(job.trainer.programs)):
         return 0.0
     met = job.trainer.threads_met
     samples = sum(met.values()) - met[waits.LOCK] - met[TURN] - met[ASKING] - met[waits.ONCPU]
@@ -58,7 +58,7 @@ def programs_read(job: JobFacts) -> float:
 
 def programs_late(job: JobFacts) -> bool:
     """Whether programs started by the job's loaders often waited for the disk or the network."""
-    return bool(_programs_late_for(job.programs_met))
+    return bool(_programs_late_for(job.programs.met))
 
 
 def loading_programs(job: JobFacts, facts: Facts) -> list[Taker]:
@@ -69,16 +69,16 @@ def loading_programs(job: JobFacts, facts: Facts) -> list[Taker]:
 def programs_wait(job: JobFacts, facts: Facts) -> dict[str, float]:
     """Like `threads_wait`, for programs started by the job's loaders, unless they compute. Their polls count as network. Under memory
     pressure their CPU time is the kernel's search for pages, so samples on a CPU are left out."""
-    met = job.programs_met
+    met = job.programs.met
     samples = _samples(met)
-    if job.pressed and met[waits.DISK] >= policy.QUARTER * samples > 0.0:
+    if job.limits.pressed and met[waits.DISK] >= policy.QUARTER * samples > 0.0:
         return _late_for({MEMORY: met[waits.DISK]}, samples - met[waits.ONCPU])
     return {} if programs_at_work(job, facts) else _programs_late_for(met)
 
 
 def programs_sleep(job: JobFacts, facts: Facts) -> float:
     """Share of samples in which programs that the job's loaders started, and that hardly compute, slept by a timer."""
-    met = job.programs_met
+    met = job.programs.met
     return 0.0 if programs_at_work(job, facts) else met[waits.TIMER] / max(1, _samples(met))
 
 
@@ -165,7 +165,8 @@ def _with_lent(job: JobFacts, services: list[JobFacts], woken: Mapping[int, floa
     for service in services:
         pids = {proc.pid for proc in (service.trainer, *service.workers)}
         if sum(share for pid, share in woken.items() if pid in pids) >= policy.LOST:
-            job = replace(job, workers=[*job.workers, *_loaders_of(service)], services=job.services | {service.trainer.pid})
+            lent = replace(job.feeders, services=job.feeders.services | {service.trainer.pid})
+            job = replace(job, workers=[*job.workers, *_loaders_of(service)], feeders=lent)
     return job
 
 
@@ -178,7 +179,7 @@ def _loaders_of(service: JobFacts) -> list[ProcFacts]:
 def elsewhere(job: JobFacts, facts: Facts) -> list[Taker]:
     """Feeders of the job that use CPU and were not started by the trainer."""
     own = {taker.pid for taker in started(job, facts)}
-    found = [taker for taker in facts.takers if taker.pid in job.fed_by and taker.pid not in own]
+    found = [taker for taker in facts.takers if taker.pid in job.feeders.pids and taker.pid not in own]
     return found if sum(taker.cores for taker in found) >= policy.AT_WORK else []
 
 
@@ -190,7 +191,8 @@ def is_fed_here(job: JobFacts, facts: Facts) -> bool:
 def sources(job: JobFacts, facts: Facts) -> list[Taker]:
     """Programs at work that the trainer started before the window and that its main thread waits for: a decoder at the other end of its
     pipe. (A program that is started anew for each batch is the main thread's own work.)"""
-    found = [] if job.workers else [taker for taker in started(job, facts) if taker.pid in job.lasting and taker.cores >= policy.AT_WORK]
+    lasting = [] if job.workers else [taker for taker in started(job, facts) if taker.pid in job.programs.lasting]
+    found = [taker for taker in lasting if taker.cores >= policy.AT_WORK]
     return found if 2 * sum(taker.cores for taker in found) >= job.trainer.programs[0] else []
 
 
@@ -224,9 +226,9 @@ def programs_at_work(job: JobFacts, facts: Facts) -> bool:
     """Whether programs compute for the job: running ones, or short ones whose CPU time their parents inherit. With workers, only programs
     that the workers started."""
     parents = job.workers or [job.trainer]
-    ended = sum(min(1.0, parent.children) for parent in parents) if not job.births else 0.0  # workers that ended are no programs
+    ended = sum(min(1.0, parent.children) for parent in parents) if not job.loader.births else 0.0  # workers that ended are no programs
     running = 0.0 if job.workers else sum(taker.cores for taker in started(job, facts))
-    return job.helpers + ended + running >= policy.AT_WORK
+    return job.cpus.helpers + ended + running >= policy.AT_WORK
 
 
 def asks_others(job: JobFacts) -> bool:
@@ -236,7 +238,8 @@ def asks_others(job: JobFacts) -> bool:
 
 def is_asked_by_parent(job: JobFacts) -> bool:
     """Whether the trainer's parent holds the other end of the pipe that the main thread reads: a pool's child, a tool on standard input."""
-    return job.trainer.info.ppid in {*job.trainer.info.other_ends, *(pid for pid, share in job.woken_by.items() if share >= policy.LOST)}
+    wakers = {pid for pid, share in job.feeders.woken_by.items() if share >= policy.LOST}
+    return job.trainer.info.ppid in wakers | {*job.trainer.info.other_ends}
 
 
 def serves(job: JobFacts) -> bool:

@@ -32,13 +32,13 @@ def with_kin(jobs: list[JobFacts]) -> list[JobFacts]:
 
 
 def _with_kin(job: JobFacts, family: list[JobFacts]) -> JobFacts:
-    kin, used_cpus = frozenset(one.trainer.pid for one in family), sum(one.used for one in family)
-    return replace(job, kin=kin, kin_used=used_cpus) if family else job
+    kin, used_cpus = frozenset(one.trainer.pid for one in family), sum(one.cpus.used for one in family)
+    return replace(job, ranks=replace(job.ranks, kin=kin, used=used_cpus)) if family else job
 
 
 def with_waste(jobs: list[JobFacts]) -> list[JobFacts]:
     """The jobs, each with its ``waste`` and ``straggler``; their states are known."""
-    found = {job.trainer.pid: replace(job, waste=_wasted(job)) for job in jobs}
+    found = {job.trainer.pid: replace(job, gpu_use=replace(job.gpu_use, waste=_wasted(job))) for job in jobs}
     for group in _groups(_families(list(found.values()))):
         found |= {job.trainer.pid: job for job in _with_straggler(group)}
     return list(found.values())
@@ -103,7 +103,7 @@ def _ranks_differ(family: list[JobFacts]) -> bool:
 def _in_step(family: list[JobFacts]) -> bool:
     """Whether all jobs make the same number of steps per second by their CUDA calls, each on its own GPUs. Unrelated trainings do not; if
     they do, none is late."""
-    paces = [from_calls(job.calls) or 0.0 for job in family]
+    paces = [from_calls(job.cuda.calls) or 0.0 for job in family]
     gpus = [gpu.index for job in family for gpu in job.gpus]
     return min(paces) >= (1.0 - policy.LITTLE) * max(paces) > 0.0 and len(gpus) == len(set(gpus)) >= len(family)
 
@@ -147,8 +147,11 @@ def _with_straggler(group: list[JobFacts]) -> list[JobFacts]:
     if at is None:
         return []
     slowest, late = paces[at], measured[at][0].trainer
-    wastes = [job.waste if pace is slowest else {"peer": waited_share(pace, slowest)} for job, pace in measured]
-    return [replace(job, straggler=late, waste=waste) for (job, _), waste in zip(measured, wastes, strict=True)]
+    wastes = [job.gpu_use.waste if pace is slowest else {"peer": waited_share(pace, slowest)} for job, pace in measured]
+    return [
+        replace(job, ranks=replace(job.ranks, straggler=late), gpu_use=replace(job.gpu_use, waste=waste))
+        for (job, _), waste in zip(measured, wastes, strict=True)
+    ]
 
 
 def pace_of(job: JobFacts) -> RankPace | None:
@@ -156,14 +159,14 @@ def pace_of(job: JobFacts) -> RankPace | None:
     work."""
     if job.idle is None:
         return None
-    blocked = max(0.0, job.trainer.state.fractions.get("blocked", 0.0) - job.fed)  # its feeders are no ranks
+    blocked = max(0.0, job.trainer.state.fractions.get("blocked", 0.0) - job.feeders.share)  # its feeders are no ranks
     own_delay = max(0.0, job.idle - blocked - job.trainer.spins)
     return RankPace(job.idle, own_delay, _worked(job), _awaited(job))
 
 
 def late_job(job: JobFacts, facts: Facts) -> JobFacts:
     """The job of the straggler in the training; the job itself if there is none."""
-    return next((other for other in facts.jobs if other.trainer is job.straggler), job)
+    return next((other for other in facts.jobs if other.trainer is job.ranks.straggler), job)
 
 
 def _worked(job: JobFacts) -> float | None:
@@ -183,4 +186,4 @@ def _awaited(job: JobFacts) -> float | None:
     if threads_at_work(job) or job.idle is None or any(_waste(gpu)[0] == "light" for gpu in job.gpus):
         return None
     blocked = blocked_on(job.trainer)
-    return 1.0 - min(max(0.0, sum(blocked.get(kind, 0.0) for kind in _AT_PEERS) - job.fed), job.idle)
+    return 1.0 - min(max(0.0, sum(blocked.get(kind, 0.0) for kind in _AT_PEERS) - job.feeders.share), job.idle)

@@ -51,12 +51,12 @@ _BY_LOADER = {"grain": Kind.GRAIN, "dali": Kind.DALI, "tensorflow": Kind.TF_DATA
 def kind_of(job: JobFacts, facts: Facts) -> Kind:
     """The kind of a job. The order matters: what its processes are called is surer than what they map."""
     info = job.trainer.info
-    if job.workers and job.is_torchs:
+    if job.workers and job.loader.is_torchs:
         return Kind.TORCH
     own = {name for one in (job.trainer, *job.workers) for name in _names(one.info)}
     if own & _ENGINES or _ENGINE_LIBS & {*info.libs}:
         return Kind.ENGINE
-    feeders = {name for one in _feeders(job, facts) for name in _names(one)} | {*job.programs.values()}
+    feeders = {name for one in _feeders(job, facts) for name in _names(one)} | {*job.programs.names.values()}
     if _RAY in own | feeders or "ray" in info.libs:
         return Kind.RAY
     return Kind.FFMPEG if _DECODERS & feeders else _by_libraries(job)
@@ -73,13 +73,13 @@ def _by_libraries(job: JobFacts) -> Kind:
     if {"arrow", "http"} <= {*info.libs}:
         return Kind.STREAMING
     serves = info.sockets == LISTENING and job.trainer.role.rank is None  # the first rank of a training listens for the others
-    reads = bool(job.programs) and (job.trainer.kinds.get(PIPE, 0.0) >= policy.LOST or programs_read(job) > 0.0)
-    return Kind.TORCH if "torch" in info.libs and not (job.fed_by or reads or serves) else Kind.UNKNOWN
+    reads = bool(job.programs.names) and (job.trainer.kinds.get(PIPE, 0.0) >= policy.LOST or programs_read(job) > 0.0)
+    return Kind.TORCH if "torch" in info.libs and not (job.feeders.pids or reads or serves) else Kind.UNKNOWN
 
 
 def _feeders(job: JobFacts, facts: Facts) -> Iterator[ProcInfo]:
     """Processes that load for the job, or hold the other end of a pipe or socket that it reads, as far as they use CPUs."""
-    ends = {*job.fed_by, *job.trainer.info.other_ends, *job.woken_by}
+    ends = {*job.feeders.pids, *job.trainer.info.other_ends, *job.feeders.woken_by}
     return (taker.info for taker in facts.takers if taker.pid in ends and taker.info is not None)
 
 

@@ -75,7 +75,7 @@ class Pulse(Struct):
         self.since_ns, self.first = (board.t_ns, marks) if moves else (self.since_ns, marks | self.first)
         self.last, self.loaders, self.calls = marks, loaders, counts
         from_the_first = self.since_ns == self.began_ns
-        return replace(job, still_s=self._still_s, still_from_the_first=from_the_first, may_spin=may_spin)
+        return replace(job, life=replace(job.life, still_s=self._still_s, from_the_first=from_the_first, may_spin=may_spin))
 
     def _of_threads(self, proc: ProcFacts) -> tuple[int, int]:
         """(CPU time so far of the threads of `WATCHERS`, in ns; how often the network or a disk has woken any other thread)."""
@@ -93,7 +93,7 @@ class Pulse(Struct):
     def _may_spin(self, job: JobFacts, mark: _WorkCounters, ns: int) -> bool:
         """Whether the main thread's CPU time may be a wait for its GPU: neither probes nor samples can show it."""
         before = self.last.get(job.trainer.pid)
-        if before is None or job.calls is not None or job.sampled is not None or not in_kernel(job):
+        if before is None or job.cuda.calls is not None or job.cuda.sampled is not None or not in_kernel(job):
             return False
         return mark.main_ns - before.main_ns >= policy.NEARLY_ALL * ns and mark.wakes - before.wakes <= policy.ASKS_PER_S * policy.STUCK_S
 
@@ -143,7 +143,7 @@ def sees_gpus(job: JobFacts) -> bool:
 
 def has_peers(job: JobFacts) -> bool:
     """Whether the job is one of several ranks, on this host or on others."""
-    return len(job.kin) > 1 or (job.trainer.role.rank is not None and ranks(job) > 1)
+    return len(job.ranks.kin) > 1 or (job.trainer.role.rank is not None and ranks(job) > 1)
 
 
 def ranks(job: JobFacts) -> int:
@@ -193,7 +193,7 @@ _MOST_RANKS = 4096  # ranks on a host: more must be a mistake
 def absent_ranks(jobs: list[JobFacts], board: Board, gpus: int) -> dict[int, tuple[int, ...]]:
     """Pid of the trainer of each rank that stands still -> ranks of its training that should be on this host, which has ``gpus`` GPUs, and
     are not."""
-    standing = [job for job in jobs if job.trainer.role.rank is not None and job.still_s >= policy.NAPPED_S]
+    standing = [job for job in jobs if job.trainer.role.rank is not None and job.life.still_s >= policy.NAPPED_S]
     there = _there(board) if standing else {}
     found = {}
     for job in standing:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+
+from msgspec.structs import replace
 
 from gputop.diagnosis.facts import feeders, waits
-from gputop.diagnosis.facts.facts import JobFacts
+from gputop.diagnosis.facts.facts import JobFacts, LoaderFacts, PauseFacts
 from gputop.diagnosis.facts.family import Family
 from gputop.diagnosis.facts.life import Pulse
 from gputop.diagnosis.facts.pauses import Span, Turns, length_s, merged, repeated
@@ -61,13 +62,16 @@ class Past:
         self._respawns.note_birth(born if board.t_ns - born <= policy.STALE_NS else board.t_ns)
 
     def note_pauses(self, pauses: Iterable[Span], now_ns: int) -> None:
-        """Remember the pauses of a window whose verdict is a pause: see `JobFacts.repeated`."""
+        """Remember the pauses of a window whose verdict is a pause: see `PauseFacts.repeated`."""
         self._pauses = merged([*self._pauses, *pauses], now_ns)
 
-    def births(self, now_ns: int) -> list[int]:
-        """When workers after the first set were first seen, in ns, over `policy.BIRTHS_NS`."""
-        self._births = {pid: born for pid, born in self._births.items() if born >= now_ns - policy.BIRTHS_NS}
-        return sorted(self._births.values())
+    def loader(self, job: JobFacts, start: Start, board: Board) -> LoaderFacts:
+        """What is known of the pool of workers, but the cost of births (`respawned`)."""
+        self._births = {pid: seen_ns for pid, seen_ns in self._births.items() if seen_ns >= board.t_ns - policy.BIRTHS_NS}
+        worked_ns = max((gpu.worked_ns for gpu in job.gpus), default=0)
+        by_itself = start.is_by_itself(worked_ns, [born_ns(worker.newer, board) for worker in job.workers], board.t_ns)
+        births = [] if by_itself else sorted(self._births.values())
+        return replace(job.loader, is_torchs=feeders.is_torchs(job), births=births, by_itself=by_itself)
 
     def start(self, job: JobFacts, board: Board, since_ns: int, held_bytes: float) -> Start:
         """The trainer's start, brought up to date. Shortly after its birth its GPU's utilization still covers the process before it."""
@@ -86,28 +90,28 @@ class Past:
         self._pulse = self._pulse or Pulse(board.t_ns, board.t_ns, board.t_ns)
         return self._pulse.note(job, board, roles)
 
-    def respawned(self, job: JobFacts, calls_made: int | None, oldest_ns: int, now_ns: int) -> dict[str, float]:
-        """Fields about replaced workers, if at least half are young. (A pool that replaces single workers keeps working.)"""
-        utils = [gpu.util_now for gpu in job.gpus if gpu.util_now is not None]
+    def respawned(self, job: JobFacts, calls_made: int | None, oldest_ns: int, now_ns: int) -> LoaderFacts:
+        """The pool with the cost of replaced workers, if at least half are young. (A pool that replaces single workers keeps working.)"""
+        utils, loader = [gpu.util_now for gpu in job.gpus if gpu.util_now is not None], job.loader
         self._respawns.note(now_ns, calls_made, job.trainer.newer.vol, sum(utils) / len(utils) if utils else None)
-        if 2 * len(job.births) >= max(1, len(job.workers)) and (cost := self._respawns.cost(oldest_ns)) is not None:
-            return {"respawned": cost[0] * 1e9 / max(1, now_ns - oldest_ns), "respawn_s": cost[1]}
-        return {}
+        if 2 * len(loader.births) >= max(1, len(job.workers)) and (cost := self._respawns.cost(oldest_ns)) is not None:
+            return replace(loader, respawned=cost[0] * 1e9 / max(1, now_ns - oldest_ns), respawn_s=cost[1])
+        return loader
 
-    def paused(self, job: JobFacts, quiet: list[Span], oldest_ns: int, now_ns: int) -> dict[str, Any]:
-        """Fields about pauses. ``quiet``: spans without CUDA calls between steps."""
+    def pauses(self, job: JobFacts, quiet: list[Span], oldest_ns: int, now_ns: int) -> PauseFacts:
+        """The trainer's pauses. ``quiet``: spans without CUDA calls between steps."""
         self._turns.note(job.workers, job.idle or 0.0, now_ns)
         away = self._turns.spans(oldest_ns, now_ns)
-        pauses = [*min((gpu.pauses for gpu in job.gpus), key=length_s, default=()), *quiet, *away]
-        before = repeated(merged([*self._pauses, *pauses], now_ns), now_ns)
-        return {"quiet_s": length_s(quiet, oldest_ns), "away_s": length_s(away, oldest_ns), "pauses": pauses, "repeated": before}
+        spans = [*min((gpu.pauses for gpu in job.gpus), key=length_s, default=()), *quiet, *away]
+        before = repeated(merged([*self._pauses, *spans], now_ns), now_ns)
+        return PauseFacts(length_s(quiet, oldest_ns), length_s(away, oldest_ns), spans, before)
 
     def rhythm(self, job: JobFacts, tracks: Iterable[GpuTrack], now_ns: int) -> float | None:
         """Steps per second by the first of its GPUs with a clear rhythm, computed every `RHYTHM_NS`. None if workers are born again and
         again (the rhythm is the epochs') or without work (it is noise of the power)."""
-        if job.births or (job.idle or 0.0) >= policy.AT_END:
+        if job.loader.births or (job.idle or 0.0) >= policy.AT_END:
             return None
-        if now_ns - self._rhythm_ns >= RHYTHM_NS and job.calls is None:
+        if now_ns - self._rhythm_ns >= RHYTHM_NS and job.cuda.calls is None:
             self._rhythm_ns = now_ns
             self._pace = next((pace for track in tracks if (pace := track.rhythm.per_s()) is not None), None)
         return self._pace

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputop.diagnosis.facts.facts import CallFacts, GpuFacts, JobFacts, SampledFacts
+from gputop.diagnosis.facts.facts import CallFacts, GpuFacts, JobFacts, LimitFacts, SampledFacts
 from gputop.diagnosis.facts.pauses import Quiet
 from gputop.findings import policy
 from gputop.findings.policy import TICK_SLACK_NS, WINDOW_NS
@@ -249,12 +249,12 @@ class Points:
         began_ns, before = self._began.setdefault(pid, (last.probed_ns, own))
         return facts_of(before, own, last.probed_ns - began_ns)
 
-    def limits(self, job: JobFacts, board: Board) -> dict[str, Any]:
-        """Fields of `JobFacts`: the tightest quota over its processes' cgroups, else over its feeders'; the cgroup that is at its memory
-        limit."""
+    def limits(self, job: JobFacts, board: Board, psi_memory: float) -> LimitFacts:
+        """The tightest quota over the cgroups of the job's processes, else over its feeders'; the cgroup that is at its memory limit.
+        ``psi_memory``: share of the window in which a process of the host stalled on memory."""
         last, found = self._points[-1], dict[str, Any]()
         own = {proc.info.cgroup for proc in (job.trainer, *job.workers)}
-        others = {board.infos[pid].cgroup for pid in job.fed_by} - own
+        others = {board.infos[pid].cgroup for pid in job.feeders.pids} - own
         tightest = 0.0
         for path in (*own, *others):
             newer, word = last.cgroups.get(path), "throttled_periods" if path in own else "fed_throttled_periods"
@@ -273,7 +273,7 @@ class Points:
             if _is_full(newer) and (counter_per_s(older.refaults, newer.refaults, ns) or 0.0) >= policy.REFAULTS_PER_S:
                 limit, pages = newer.mem_limit_bytes, newer.mem_file_bytes
                 found |= {"memory_path": newer.mem_limit_path or newer.path, "memory_limit_bytes": limit, "memory_file_bytes": pages}
-        return found
+        return LimitFacts(**found, pressed=psi_memory >= policy.LITTLE or "memory_path" in found)
 
     def _earlier(self, newer: CgroupSample) -> tuple[int, CgroupSample]:
         """(ns ago, the cgroup's oldest different reading in the window). For a young cgroup that was read only once: its birth, with all

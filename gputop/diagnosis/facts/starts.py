@@ -114,9 +114,9 @@ FIXES = (
 
 def is_compiling(job: JobFacts) -> bool:
     """Whether torch.compile's processes work in this window."""
-    return job.compiling >= policy.TENTH
+    return job.cpus.compiling >= policy.TENTH
 
 
 def compiling_told(job: JobFacts) -> str:
     """Words for what a compiling trainer does."""
-    return filled("compiles, torch.compile's processes run on {:.1f} CPUs", job.compiling)
+    return filled("compiles, torch.compile's processes run on {:.1f} CPUs", job.cpus.compiling)

@@ -120,10 +120,10 @@ def _fits(each: int, calls: CallFacts) -> bool:
 
 def step_of(job: JobFacts, clock: Clock, rhythm: float | None) -> Step | None:
     """One step of the job: its pace, and its main thread's time divided by it; None if no clock finds it."""
-    pace = clock.per_s(job.calls)
+    pace = clock.per_s(job.cuda.calls)
     if pace is not None:
         return split(pace, "CUDA calls", job.trainer.state.fractions)
-    if rhythm is None or job.pauses or (len(job.workers) > 1 and job.data > 0.0) or _steps_more_often(job, rhythm):
+    if rhythm is None or job.pauses.spans or (len(job.workers) > 1 and job.data > 0.0) or _steps_more_often(job, rhythm):
         return None
     return split(rhythm, "GPU rhythm", job.trainer.state.fractions)
 
@@ -131,9 +131,9 @@ def step_of(job: JobFacts, clock: Clock, rhythm: float | None) -> Step | None:
 def _steps_more_often(job: JobFacts, rhythm: float) -> bool:
     """Whether the trainer copies, or by samples waits, more often than ``rhythm``: so slow a period is a log line, several steps of about a
     reading's length, or an evaluation."""
-    if job.calls is not None:
-        return job.calls.to_gpu_per_s > policy.MOST_COPIES * (1.0 + policy.LITTLE) * rhythm
-    return job.sampled is not None and job.sampled.seen_per_s > policy.SAME_RATE * rhythm
+    if job.cuda.calls is not None:
+        return job.cuda.calls.to_gpu_per_s > policy.MOST_COPIES * (1.0 + policy.LITTLE) * rhythm
+    return job.cuda.sampled is not None and job.cuda.sampled.seen_per_s > policy.SAME_RATE * rhythm
 
 
 def split(pace: float, source: str, fractions: Mapping[str, float]) -> Step:

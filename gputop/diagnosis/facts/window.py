@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 from msgspec.structs import replace
 
 from gputop.diagnosis.facts import feeders, intensity, waits
-from gputop.diagnosis.facts.facts import Facts, GpuFacts, HostFacts, JobFacts, Member, OutputReader, Taker, awaited_gpus
+from gputop.diagnosis.facts.facts import (
+    CpuFacts,
+    CudaFacts,
+    Facts,
+    FeederFacts,
+    GpuFacts,
+    GpuUseFacts,
+    HostFacts,
+    JobFacts,
+    LifeFacts,
+    LoaderFacts,
+    LockFacts,
+    Member,
+    OutputFacts,
+    OutputReader,
+    Taker,
+    awaited_gpus,
+)
 from gputop.diagnosis.facts.family import part_of
 from gputop.diagnosis.facts.gpus import Gpus
 from gputop.diagnosis.facts.hosts import HostTrack
@@ -17,7 +32,8 @@ from gputop.diagnosis.facts.launches import Launches
 from gputop.diagnosis.facts.life import absent_ranks
 from gputop.diagnosis.facts.past import Past
 from gputop.diagnosis.facts.points import Points, copied_beside
-from gputop.diagnosis.facts.proc import ProcFacts, knowing
+from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.facts.programs import with_programs
 from gputop.diagnosis.facts.starts import held_bytes
 from gputop.diagnosis.facts.stepclock import step_of
 from gputop.diagnosis.facts.takers import TakerTrack, born_ns, name_of
@@ -179,14 +195,15 @@ class Window:
         takers, helpers, watching = self._takers.facts(board, self.roles, behind, self._points.oldest_ns)
         self._held_bytes = held_bytes(board.gpus.values())
         jobs = [self._complete(job, board, host) for job in self._jobs(board, gpus)]
-        self._takers.fed = {pid: job.trainer.pid for job in jobs for pid in job.fed_by}
+        self._takers.fed = {pid: job.trainer.pid for job in jobs for pid in job.feeders.pids}
         starters = self._takers.starters(self.roles)
-        jobs = [self._with_members(job, board) for job in self._with_programs(board, jobs, starters)]
+        jobs = with_programs(jobs, self._takers, starters, board, self.roles, self._points.oldest_ns)
+        jobs = [self._with_members(job, board) for job in jobs]
         family = {one.pid: job.trainer.pid for job in jobs for one in job.members} | _family(jobs, starters) | self._takers.fed
         jobs = intensity.with_kin([_with_cpus(job, helpers.get(job.trainer.pid, {}), takers, family) for job in jobs])
         jobs = self._with_signs_of_life(board, jobs, len(gpus))
         late_for = {word for job in jobs for proc in (job.trainer, *job.workers) for word in (*proc.kinds, *proc.threads_met)}
-        pressed = any(job.pressed for job in jobs)
+        pressed = any(job.limits.pressed for job in jobs)
         return Facts(
             t_ns=self.t_ns, seconds=seconds, jobs=jobs, host=host, gpus=list(gpus.values()), takers=takers, probed=bool(board.threads),
             switch_share=board.switch_share,
@@ -199,33 +216,6 @@ class Window:
             watched_s=(self.t_ns - self._since_ns) / 1e9, wakes=self._woken.by_tid, pids=frozenset(board.infos),
             threads=self._wakes.threads(), main_calls=self._wakes.main_calls(),
         )  # fmt: skip
-
-    def _with_programs(self, board: Board, jobs: list[JobFacts], starters: Mapping[int, int]) -> list[JobFacts]:
-        """Add what the loaders' child programs were doing. A parent inherits only CPU time not counted before."""
-        oldest_ns = self._points.oldest_ns
-        span_ns = max(1, self.t_ns - oldest_ns)
-        met = self._takers.met(starters, waits.kinds(board.header.machine), oldest_ns)
-        ended_ns = self._takers.ended_ns(board, self.roles)
-        programs = self._takers.programs(starters, oldest_ns)
-        stopped, mute = self._takers.stopped(board, starters), self._takers.mute(board, starters)
-        names = self._takers.programs_of(starters, board)
-
-        def with_own(proc: ProcFacts) -> ProcFacts:
-            children = max(0.0, proc.children - ended_ns.get(proc.pid, 0) / span_ns)
-            return knowing(proc, programs=programs.get(proc.pid, (0.0, 0.0)), children=children)
-
-        found = []
-        for job in jobs:
-            pids = [job.trainer.pid, *(worker.pid for worker in job.workers)]
-            found.append(replace(
-                job, trainer=job.trainer if job.workers else with_own(job.trainer), workers=[with_own(worker) for worker in job.workers],
-                programs_met=sum((met.get(pid, Counter()) for pid in (pids[1:] or pids)), Counter()),
-                programs={pid: name for parent in pids for pid, name in names.get(parent, {}).items()},
-                lasting=self._lasting(board, {pid for parent in pids for pid in names.get(parent, {})}),
-                stopped={pid: name for parent in pids for pid, name in stopped.get(parent, {}).items()},
-                mute={pid: name for parent in pids for pid, name in mute.get(parent, {}).items()},
-            ))  # fmt: skip
-        return found
 
     def _with_members(self, job: JobFacts, board: Board) -> JobFacts:
         """Add the job's family outside its own tree."""
@@ -241,15 +231,10 @@ class Window:
         ]  # fmt: skip
         return replace(job, members=members) if members else job
 
-    def _lasting(self, board: Board, pids: set[int]) -> frozenset[int]:
-        """Select the ``pids`` that began before the window."""
-        oldest_ns = self._points.oldest_ns
-        return frozenset(pid for pid in pids if (sample := board.procs.get(pid)) is not None and born_ns(sample, board) < oldest_ns)
-
     def _with_signs_of_life(self, board: Board, jobs: list[JobFacts], gpus: int) -> list[JobFacts]:
         jobs = [self._past(job.trainer.pid).alive(job, board, self.roles) for job in jobs]
         absent = absent_ranks(jobs, board, gpus)
-        return [replace(job, absent_ranks=absent[job.trainer.pid]) if job.trainer.pid in absent else job for job in jobs]
+        return [replace(job, ranks=replace(job.ranks, absent=absent.get(job.trainer.pid, ()))) for job in jobs]
 
     def _jobs(self, board: Board, gpus: dict[int, GpuFacts]) -> list[JobFacts]:
         """Jobs with the facts that their own processes and GPUs provide."""
@@ -273,71 +258,82 @@ class Window:
             own = sorted(workers.get(trainer.pid, []), key=lambda worker: worker.role.index or 0)
             working = _without_finished(own)
             used = self._gpus.of(trainer, trainers, gpus)
-            calls = self._points.calls(trainer.pid, used)
-            serve = managers.get(trainer.pid, [])
-            jobs.append(JobFacts(trainer, working, used, calls, finished=len(own) - len(working), managers=serve))
+            cuda, loader = CudaFacts(self._points.calls(trainer.pid, used)), LoaderFacts(finished=len(own) - len(working))
+            jobs.append(JobFacts(trainer, working, used, managers.get(trainer.pid, []), cuda=cuda, loader=loader))
         return feeders.with_lent(jobs, lambda job: self._woken_by(board, job))
 
     def _complete(self, job: JobFacts, board: Board, host: HostFacts) -> JobFacts:
-        """Add facts that a job's own processes and GPUs cannot provide."""
-        trainer, oldest_ns, past = job.trainer, self._points.oldest_ns, self._past(job.trainer.pid)
-        start = past.start(job, board, self._since_ns, self._held_bytes.get(trainer.pid, 0.0))
+        """Add what other subjects know about a job, and what follows from its GPUs' idle time, its workers' births and its feeders."""
+        pid, oldest_ns, past = job.trainer.pid, self._points.oldest_ns, self._past(job.trainer.pid)
+        start = past.start(job, board, self._since_ns, self._held_bytes.get(pid, 0.0))
         before_s = start.before_s(oldest_ns, self.t_ns)
         if before_s is None or not start.first_ns:  # its GPUs' earlier work was for others, or a start
             job = replace(job, gpus=[replace(gpu, stretch_s=0.0, breaks_s=0.0, sunk_s=0.0, dips_s=0.0, pauses=()) for gpu in job.gpus])
-        worked_ns, births = max((gpu.worked_ns for gpu in job.gpus), default=0), [born_ns(worker.newer, board) for worker in job.workers]
-        by_itself = start.is_by_itself(worked_ns, births, self.t_ns)
-        locked = [*job.workers, *([trainer] if trainer.kept_out(waits.LOCK) else [])]
-        readers, last = feeders.readers(trainer, self._woken.by_pid(trainer.pid)), trainer.newer
-        woken_by = {} if job.workers else {pid: share for pid, share in self._woken_by(board, job).items() if pid not in readers}
+        readers = feeders.readers(job.trainer, self._woken.by_pid(pid))
         job = replace(
-            job, **self._gpu_turns(job), before_s=before_s, unbegun_s=0.0 if start.first_ns else (self.t_ns - start.born_ns) / 1e9,
-            is_torchs=feeders.is_torchs(job), by_itself=by_itself, births=[] if by_itself else past.births(self.t_ns),
-            holders={pid: name_of(board, pid) for proc in locked if (pid := proc.locked_out[0])}, rivals=self._rivals(trainer),
-            readers=[self._reader(board, pid, job) for pid in readers], woken_by=woken_by,
-            fed_by=feeders.feeding(woken_by, board.infos, self._procs),
-            unheard=trainer.still_s >= policy.STUCK_S
-            and waits.is_unheard(board.header.machine, last.syscall, last.syscall_arg, last.wchan),
-            launches_per_s=board.launches[trainer.pid].per_s if trainer.pid in board.launches else None, find_step=self._step,
+            job, gpu_use=self._gpu_use(job), loader=past.loader(job, start, board), feeders=self._feeders(board, job, readers),
+            output=self._output(board, job, readers), locks=self._locks(board, job), find_step=self._step,
+            life=LifeFacts(before_s=before_s, unbegun_s=0.0 if start.first_ns else (self.t_ns - start.born_ns) / 1e9),
         )  # fmt: skip
-        respawned = past.respawned(job, self._points.calls_made(trainer.pid), oldest_ns, self.t_ns)
-        paused = past.paused(job, self._points.quiet(trainer.pid), oldest_ns, self.t_ns)
-        job = replace(job, **respawned, **paused, **self._called(job), **self._points.limits(job, board))
+        job = replace(
+            job, loader=past.respawned(job, self._points.calls_made(pid), oldest_ns, self.t_ns),
+            pauses=past.pauses(job, self._points.quiet(pid), oldest_ns, self.t_ns),
+            cuda=self._cuda(board, job), limits=self._points.limits(job, board, host.psi_memory or 0.0),
+        )  # fmt: skip
         if before_s is None:
-            self._points.restart(trainer.pid)
-        elif job.calls is not None:
+            self._points.restart(pid)
+        elif job.cuda.calls is not None:
             past.has_clock = True
-            past.clock.note(job.calls)
-        return replace(job, pressed=(host.psi_memory or 0.0) >= policy.LITTLE or bool(job.memory_path))
+            past.clock.note(job.cuda.calls)
+        return job
 
-    def _called(self, job: JobFacts) -> dict[str, Any]:
-        """Fields about CUDA calls: by probes, else by samples."""
-        if job.calls is not None:
-            return {} if job.idle is None else {"calls": copied_beside(job.calls, job.idle)}
+    def _cuda(self, board: Board, job: JobFacts) -> CudaFacts:
+        """CUDA calls by probes, else by samples."""
+        launches = board.launches.get(job.trainer.pid)
+        counted = CudaFacts(job.cuda.calls, launches_per_s=launches.per_s if launches is not None else None)
+        if counted.calls is not None:
+            return counted if job.idle is None else replace(counted, calls=copied_beside(counted.calls, job.idle))
         if (sampled := self._points.sampled(job.trainer.pid)) is None:
-            return {}
+            return counted
         busy = [track.busy for track in self._gpus.tracks(job.gpus, parts=True)]
         sampled = replace(sampled, idle_beside_launches=self._launches.idle_beside(job.trainer.pid, busy))
-        return {"sampled": sampled, "launches_per_s": sampled.launch / policy.LAUNCH_S}
+        return CudaFacts(sampled=sampled, launches_per_s=sampled.launch / policy.LAUNCH_S)
 
-    def _gpu_turns(self, job: JobFacts) -> dict[str, float]:
-        """`JobFacts.turns` and `JobFacts.unseen_turns` of a job with several GPUs, whose step may go from one GPU to the next.
+    def _gpu_use(self, job: JobFacts) -> GpuUseFacts:
+        """Turns of a job with several GPUs, whose step may go from one GPU to the next.
 
         Some GPU worked at least as long as readings show, or as the trainer was seen to wait; and at most as long as all together.
         """
         utils = [gpu.util for gpu in job.gpus if gpu.util is not None]
         if len(utils) < 2 or job.idle is None:
-            return {}
+            return GpuUseFacts()
         tracks = self._gpus.tracks(job.gpus)
         seen = some_worked(tracks, self._points.oldest_ns) if len(tracks) == len(utils) else None
         least, most = seen or (0.0, min(1.0, sum(utils)))
         awaited = awaited_gpus(job, self._wakes.main_calls().get(job.trainer.pid, 1.0))
         worked, together = max(*utils, least, min(most, awaited)), 1.0 - job.idle
-        return {"turns": max(0.0, worked - together), "unseen_turns": 0.0 if job.calls is not None else max(0.0, most - worked)}
+        return GpuUseFacts(max(0.0, worked - together), 0.0 if job.cuda.calls is not None else max(0.0, most - worked))
 
     def note_pauses(self, job: JobFacts) -> None:
-        """Remember the pauses of a job whose verdict is a pause: see `JobFacts.repeated`."""
-        self._past(job.trainer.pid).note_pauses(job.pauses, self.t_ns)
+        """Remember the pauses of a job whose verdict is a pause: see `PauseFacts.repeated`."""
+        self._past(job.trainer.pid).note_pauses(job.pauses.spans, self.t_ns)
+
+    def _feeders(self, board: Board, job: JobFacts, readers: list[int]) -> FeederFacts:
+        """Who feeds a trainer without workers; the ``readers`` of its output do not."""
+        if job.workers:
+            return job.feeders
+        woken_by = {pid: share for pid, share in self._woken_by(board, job).items() if pid not in readers}
+        return FeederFacts(woken_by, feeders.feeding(woken_by, board.infos, self._procs), job.feeders.services)
+
+    def _output(self, board: Board, job: JobFacts, readers: list[int]) -> OutputFacts:
+        last = job.trainer.newer
+        unheard = waits.is_unheard(board.header.machine, last.syscall, last.syscall_arg, last.wchan)
+        return OutputFacts([self._reader(board, pid, job) for pid in readers], job.trainer.still_s >= policy.STUCK_S and unheard)
+
+    def _locks(self, board: Board, job: JobFacts) -> LockFacts:
+        locked = [*job.workers, *([job.trainer] if job.trainer.kept_out(waits.LOCK) else [])]
+        holders = {pid: name_of(board, pid) for proc in locked if (pid := proc.locked_out[0])}
+        return LockFacts(holders, self._rivals(job.trainer))
 
     def _rivals(self, trainer: ProcFacts) -> dict[int, float]:
         """Other trainers -> share of the window until they released the lock this one slept at. Collectives are excluded: they wake by the
@@ -383,7 +379,7 @@ def _family(jobs: list[JobFacts], starters: Mapping[int, int]) -> dict[int, int]
 
     Programs that a trainer with workers started itself load nothing (a sidecar, a packer), and are left out.
     """
-    own = {pid: job.trainer.pid for job in jobs for pid in (job.trainer.pid, *(proc.pid for proc in job.workers), *job.services)}
+    own = {pid: job.trainer.pid for job in jobs for pid in (job.trainer.pid, *(proc.pid for proc in job.workers), *job.feeders.services)}
     loads = own.keys() - {job.trainer.pid for job in jobs if job.workers}
     return own | {pid: own[starter] for pid, starter in starters.items() if starter in loads}
 
@@ -399,4 +395,4 @@ def _with_cpus(job: JobFacts, by_label: Mapping[str, float], takers: list[Taker]
     helpers = sum(by_label.values())
     programs = sum(taker.cores for taker in takers if family.get(taker.pid) == job.trainer.pid)
     used = sum(proc.cores for proc in (job.trainer, *job.workers)) + helpers + programs
-    return replace(job, helpers=helpers, compiling=by_label.get(who.COMPILES, 0.0), used=used)
+    return replace(job, cpus=CpuFacts(used, helpers, by_label.get(who.COMPILES, 0.0)))

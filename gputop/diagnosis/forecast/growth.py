@@ -156,8 +156,8 @@ class Growths(Struct):
     def _measure(self, job: JobFacts, facts: Facts, board: Board) -> Iterator[str]:
         """Add readings to the training's series; yields the parts that have some."""
         pid, readings = job.trainer.pid, _gpu_bytes(job, facts, board) | _shm_bytes(job, facts, board)
-        unbegun = job.unbegun_s > 0.0 and not job.host_only
-        starts = unbegun or job.before_s is None or board.t_ns - born_ns(job.trainer.newer, board) < policy.GROWS_AFTER_NS
+        unbegun = job.life.unbegun_s > 0.0 and not job.host_only
+        starts = unbegun or job.life.before_s is None or board.t_ns - born_ns(job.trainer.newer, board) < policy.GROWS_AFTER_NS
         for part in (TRAINER, WORKERS, *readings):
             series = self.series.setdefault((pid, part), _Quantity())
             if (job.idle or 0.0) >= policy.AT_END:

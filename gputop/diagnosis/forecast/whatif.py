@@ -117,15 +117,15 @@ def reading_of(job: JobFacts, facts: Facts) -> Reading:
         workers=len(workers), own=own, own_ready=main.get("runnable", 0.0), copy=main.get("transfer", 0.0),
         gpu_wait=main.get("waiting-gpu", 0.0), gpu=None if job.idle is None else 1.0 - job.idle,
         rest=sum(main.get(word, 0.0) for word in ("blocked", "disk", "memory", "stopped")), cpus=float(max(1, len(cpus.allowed))),
-        beside=max(0.0, trainer.cores - own) + job.helpers, others=cpus.taken + facts.watching, quota=job.quota_cpus,
+        beside=max(0.0, trainer.cores - own) + job.cpus.helpers, others=cpus.taken + facts.watching, quota=job.limits.quota_cpus,
         grouped=facts.host.autogroup, throttled=main.get("throttled", 0.0), disk_used=_disk_used(job),
     )  # fmt: skip
     one, memory = _loading(one, workers) if workers else (_with_helpers(one, trainer), main.get("memory", 0.0))
     around = Around(
         host_cpus=max(1, len(cpus.host)), others_outside=max(0.0, len(cpus.host - cpus.allowed) - cpus.idle_outside),
-        takers=_takers(job, facts, cpus), memory=memory, moves=max(0.0, own - (job.launches_per_s or 0.0) * LAUNCH_COST_S),
+        takers=_takers(job, facts, cpus), memory=memory, moves=max(0.0, own - (job.cuda.launches_per_s or 0.0) * LAUNCH_COST_S),
         main_disk=main.get("disk", 0.0), main_apart=_blocked(trainer, waits.NETWORK, waits.TIMER, waits.PIPE, waits.CHILD),
-        pinned=_pinned(job), unknown=_unknown(job), counts_launches=job.calls is not None and job.launches_per_s is not None,
+        pinned=_pinned(job), unknown=_unknown(job), counts_launches=job.cuda.calls is not None and job.cuda.launches_per_s is not None,
         kind=kind_of(job, facts),
     )  # fmt: skip
     return Reading(one, around)
@@ -171,13 +171,13 @@ def _loading(one: Pipeline, workers: Sequence[ProcFacts]) -> tuple[Pipeline, flo
 
 def _disk_used(job: JobFacts) -> float | None:
     """Used share of the reads that the workers' cgroup allows, 0 to 1; None without a limit."""
-    limit = job.read_limit.bytes_per_s if job.read_limit is not None else None
+    limit = job.limits.read_limit.bytes_per_s if job.limits.read_limit is not None else None
     return min(1.0, sum(worker.read_bytes_per_s or 0.0 for worker in job.workers) / limit) if limit else None
 
 
 def _takers(job: JobFacts, facts: Facts, cpus: Capacity) -> dict[int, float]:
     """Pid of a stranger, or of another training's process, -> CPUs that it takes from the job's."""
-    own, found = job.kin | {job.trainer.pid}, {taker.pid: taker.cores for taker in beside(job, facts, cpus.allowed)}
+    own, found = job.ranks.kin | {job.trainer.pid}, {taker.pid: taker.cores for taker in beside(job, facts, cpus.allowed)}
     others = (proc for other in facts.jobs if other.trainer.pid not in own for proc in (other.trainer, *other.workers))
     return found | {proc.pid: proc.cores for proc in others}
 
@@ -185,14 +185,14 @@ def _takers(job: JobFacts, facts: Facts, cpus: Capacity) -> dict[int, float]:
 def _pinned(job: JobFacts) -> float | None:
     """Share of the window that the copies to the GPU would take at the link's speed; None if unknown."""
     links = [link for gpu in job.gpus if (link := gpu.link_bytes_per_s)]
-    copied = job.calls.copy_bytes_per_s if job.calls is not None else None
+    copied = job.cuda.calls.copy_bytes_per_s if job.cuda.calls is not None else None
     return copied / (LINK_SHARE * min(links)) if links and copied else None
 
 
 def _unknown(job: JobFacts) -> str:
     if job.workers:
-        return "its workers are made anew again and again" if job.births else ""
-    if job.fed_by:
+        return "its workers are made anew again and again" if job.loader.births else ""
+    if job.feeders.pids:
         return "who loads for it is no worker of its own"
     return "threads of its own load for it" if threads_at_work(job) else ""
 

@@ -25,7 +25,7 @@ def copying(job: JobFacts, pinned: bool) -> float:
 
 def copied(job: JobFacts) -> float:
     """Bytes per second that CUDA calls were asked to copy; 0 if not counted."""
-    return (job.calls.copy_bytes_per_s if job.calls is not None else None) or 0.0
+    return (job.cuda.calls.copy_bytes_per_s if job.cuda.calls is not None else None) or 0.0
 
 
 def link_of(job: JobFacts) -> float:
@@ -40,8 +40,8 @@ def traffic(job: JobFacts) -> float:
 
 def launches(job: JobFacts) -> float:
     """Upper bound of the share of the window lost because kernels take longer to launch than to run; 0 if the GPU has longer work."""
-    own, idle, rate = launching(job), job.idle or 0.0, job.launches_per_s
-    beside = job.sampled.idle_beside_launches if job.sampled is not None else None
+    own, idle, rate = launching(job), job.idle or 0.0, job.cuda.launches_per_s
+    beside = job.cuda.sampled.idle_beside_launches if job.cuda.sampled is not None else None
     if beside is not None and beside < policy.HALF * (idle - policy.TENTH):
         return 0.0  # the GPU rests at other times than those of the launches
     if any(map(is_light, job.gpus)):
@@ -53,7 +53,7 @@ def launches(job: JobFacts) -> float:
 
 def outlasting(job: JobFacts) -> float:
     """Share of the window by which counted launches take longer than the kernels run."""
-    return 0.0 if job.idle is None else max(0.0, (job.launches_per_s or 0.0) * policy.LAUNCH_COST_S - (1.0 - job.idle))
+    return 0.0 if job.idle is None else max(0.0, (job.cuda.launches_per_s or 0.0) * policy.LAUNCH_COST_S - (1.0 - job.idle))
 
 
 def launching(job: JobFacts) -> float:
@@ -67,17 +67,17 @@ def turns(job: JobFacts) -> float:
     """Upper bound of the share of the window lost because GPU and main thread took turns: each wait leaves the GPU without work until the
     main thread has launched something again. Launches between two waits have their own cost."""
     found = waits_per_s(job) * policy.TURN_S
-    if job.calls is None:
+    if job.cuda.calls is None:
         return found if spins_per_s(job) is not None else found / 2  # some of the sleeps are for other reasons
-    found = max(found, calls_per_s(job.calls) * policy.SHORT_TURN_S)
-    return max(0.0, found - policy.LAUNCH_COST_S * (job.launches_per_s or 0.0))
+    found = max(found, calls_per_s(job.cuda.calls) * policy.SHORT_TURN_S)
+    return max(0.0, found - policy.LAUNCH_COST_S * (job.cuda.launches_per_s or 0.0))
 
 
 def waits_per_s(job: JobFacts) -> float:
     """Waits for the GPU per second, as far as they take time. Without the probe: spins of the main thread in samples, else its sleeps, if
     it has no other reason to sleep so often."""
-    if job.calls is not None:
-        return job.calls.waits_per_s
+    if job.cuda.calls is not None:
+        return job.cuda.calls.waits_per_s
     if (spins := spins_per_s(job)) is not None:
         return spins
     worked, sleeps = job.idle is not None and job.idle < policy.NEARLY_ALL, job.trainer.sleeps_per_s or 0.0
@@ -87,13 +87,13 @@ def waits_per_s(job: JobFacts) -> float:
 
 def wakes_per_s(job: JobFacts) -> float:
     """Waits for the GPU per second or, if more, calls that wait in which the main thread slept."""
-    slept = min(calls_per_s(job.calls), job.trainer.sleeps_per_s or 0.0) if job.calls is not None else 0.0
+    slept = min(calls_per_s(job.cuda.calls), job.trainer.sleeps_per_s or 0.0) if job.cuda.calls is not None else 0.0
     return max(waits_per_s(job), slept)
 
 
 def spins_per_s(job: JobFacts) -> float | None:
     """Waits for the GPU per second in which the main thread spins; None if it was not sampled or hardly spins."""
-    return job.sampled.waits_per_s if job.sampled is not None and job.sampled.sync >= policy.TENTH else None
+    return job.cuda.sampled.waits_per_s if job.cuda.sampled is not None and job.cuda.sampled.sync >= policy.TENTH else None
 
 
 def calls_per_s(calls: CallFacts) -> float:

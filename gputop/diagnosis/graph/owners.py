@@ -96,14 +96,14 @@ def at_shared_locks(job: JobFacts) -> float:
 def reads_at_limit(job: JobFacts) -> bool:
     """Whether the job's workers read all that their cgroup's limit allows: a worker that waits for a lock then waits for the one that
     reads."""
-    limit = job.read_limit.bytes_per_s if job.read_limit is not None else None
+    limit = job.limits.read_limit.bytes_per_s if job.limits.read_limit is not None else None
     return limit is not None and sum(worker.read_bytes_per_s or 0.0 for worker in job.workers) >= policy.MOST * limit
 
 
 def left_out(job: JobFacts) -> frozenset[int]:
     """Pids of workers of a home-made loader that sleep at a lock for ever while the others deliver, at full speed or on request at each
     step."""
-    if job.is_torchs or all(gpu.idle_s >= policy.STUCK_S for gpu in job.gpus):
+    if job.loader.is_torchs or all(gpu.idle_s >= policy.STUCK_S for gpu in job.gpus):
         return frozenset()
     still = {worker.pid: worker for worker in job.workers if worker.still_s >= policy.STUCK_S}
     asleep = frozenset(pid for pid, worker in still.items() if worker.kinds.get(LOCK, 0.0) >= policy.NEARLY_ALL)
@@ -116,7 +116,7 @@ def left_out(job: JobFacts) -> frozenset[int]:
 
 def crowds(job: JobFacts, facts: Facts, cpus: Capacity) -> bool:
     """Whether the job's own threads fill the CPUs that it may use."""
-    if not job.kin and wanted(job) < len(cpus.allowed) and cpus.stolen >= policy.TENTH * len(cpus.allowed):
+    if not job.ranks.kin and wanted(job) < len(cpus.allowed) and cpus.stolen >= policy.TENTH * len(cpus.allowed):
         return False  # the hypervisor fills them, not the job
     if not facts.host.busy or cpus.idle_inside <= policy.SOME * len(cpus.allowed):
         return True

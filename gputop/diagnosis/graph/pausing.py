@@ -14,7 +14,7 @@ def paused(job: JobFacts, facts: Facts) -> float:
     if waits_for_first(job, facts):
         return inf
     most_s, ahead = policy.HALF * (job.idle or 0.0) * facts.seconds, is_ahead(job)
-    alone = not (job.workers or job.fed_by) and breaks_s(job) >= most_s > 0.0  # without workers it is unknown whether it could go on
+    alone = not (job.workers or job.feeders.pids) and breaks_s(job) >= most_s > 0.0  # without workers it is unknown whether it could go on
     if (ahead or alone) and _saves(job):
         return inf
     found = [_rest_s(job) if _rest_s(job) >= policy.PAUSE_S else 0.0]
@@ -28,16 +28,16 @@ def away_s(job: JobFacts) -> float:
     """Seconds in which the trainer gave its GPU some work, but not the batches that its workers have ready."""
     asks_nobody = is_ahead(job) and min(worker.rest_s for worker in job.workers) >= policy.PAUSE_S
     sunk_s = min((gpu.sunk_s for gpu in job.gpus), default=0.0) if asks_nobody else 0.0
-    return max(sunk_s, job.away_s if job.away_s >= policy.PAUSE_S else 0.0)
+    return max(sunk_s, job.pauses.away_s if job.pauses.away_s >= policy.PAUSE_S else 0.0)
 
 
 def waits_for_first(job: JobFacts, facts: Facts) -> bool:
     """Whether the job is one of the ranks that wait while the first rank saves, or does something else (an evaluation) for all after steady
     work; also true for that first rank."""
     late = late_job(job, facts)
-    if job.straggler is None:
+    if job.ranks.straggler is None:
         return False
-    ranks = [other.trainer.role.rank or 0 for other in facts.jobs if other.trainer.pid in late.kin]
+    ranks = [other.trainer.role.rank or 0 for other in facts.jobs if other.trainer.pid in late.ranks.kin]
     first = late.trainer.role.rank == min(ranks, default=0)
     return (_writes_weights(late) and (first or is_ahead(late))) or (first and _rests_long(late, facts))
 
@@ -49,12 +49,12 @@ def is_ahead(job: JobFacts) -> bool:
 
 def waits_for_programs(job: JobFacts) -> bool:
     """Whether the trainer has waited for programs that ran while its GPU idled: git, a scorer. Ended workers do not count."""
-    return job.trainer.children >= policy.AT_WORK * (job.idle or 0.0) > 0.0 and not job.births
+    return job.trainer.children >= policy.AT_WORK * (job.idle or 0.0) > 0.0 and not job.loader.births
 
 
 def breaks_s(job: JobFacts) -> float:
     """Seconds in breaks, by the GPUs' readings or by missing CUDA calls."""
-    return max(min((gpu.breaks_s for gpu in job.gpus), default=0.0), job.quiet_s)
+    return max(min((gpu.breaks_s for gpu in job.gpus), default=0.0), job.pauses.quiet_s)
 
 
 def _rests_long(job: JobFacts, facts: Facts) -> bool:

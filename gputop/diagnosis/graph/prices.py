@@ -58,9 +58,9 @@ def _unanswered(walk: Walk) -> Iterator[Price]:
 def _other_rank(walk: Walk) -> Iterator[Price]:
     """Price of the late or absent rank: in a collective all wait for the last, so what delays it is lost to all, whatever they do
     meanwhile."""
-    if walk.job.absent_ranks:
+    if walk.job.ranks.absent:
         yield Price(Leaf("rank", "gone"), inf, lambda _: True)
-    elif walk.job.straggler is not None and not pausing.waits_for_first(walk.job, walk.facts):
+    elif walk.job.ranks.straggler is not None and not pausing.waits_for_first(walk.job, walk.facts):
         yield Price(Leaf("rank", "late"), inf, lambda _: True)
 
 
@@ -70,8 +70,8 @@ _MAKING = frozenset({"data.ahead", "data.running", *(f"main.{kind}" for kind in 
 
 def _born(walk: Walk) -> Iterator[Price]:
     """Price of replaced workers if the pace of warm ones is unknown: all the trainer's time is theirs for a while."""
-    births, least_ns = walk.job.births, walk.facts.t_ns - policy.FORMER_NS
-    if births and births[-1] > least_ns and walk.job.respawned is None and 2 * len(births) >= len(walk.job.workers):
+    births, least_ns = walk.job.loader.births, walk.facts.t_ns - policy.FORMER_NS
+    if births and births[-1] > least_ns and walk.job.loader.respawned is None and 2 * len(births) >= len(walk.job.workers):
         yield Price(Leaf("birth", "worker"), inf, _MAKING.__contains__)
 
 
@@ -102,7 +102,7 @@ _ASLEEP = ("main.sync", "main.timer", "main.driver", "main.poll", "main.unknown"
 def _copies(walk: Walk) -> Iterator[Price]:
     """Prices of bytes over the link: the main thread copies them itself, or sleeps, or waits for its GPU meanwhile."""
     job, leaf = walk.job, Leaf("copy", "link")
-    if job.idle is not None and job.calls is None and job.sampled is None:
+    if job.idle is not None and job.cuda.calls is None and job.cuda.sampled is None:
         yield Price(leaf, gpuside.copying(job, pinned=False), {"main.computing"}.__contains__)
     if job.idle is not None and job.trainer.still_s < policy.STUCK_S:
         yield Price(leaf, gpuside.copying(job, pinned=True), _ASLEEP.__contains__)

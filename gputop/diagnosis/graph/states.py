@@ -33,13 +33,13 @@ def host_side_loss(job: JobFacts) -> float:
 
 def _of_trainer(walk: Walk) -> ProcState:
     trainer, job = walk.trainer, walk.job
-    mine = [edge for edge in walk.main if (edge.pid not in walk.feeds or walk.is_at_lock(edge)) and edge.pid not in job.fed_by]
+    mine = [edge for edge in walk.main if (edge.pid not in walk.feeds or walk.is_at_lock(edge)) and edge.pid not in job.feeders.pids]
     parts, slept = _parts(walk, trainer, mine)
     parts["computing"] = parts.pop("running")
-    fed = sum(edge.share for edge in walk.main if edge.pid in job.fed_by and edge.pid not in walk.feeds)
+    fed = sum(edge.share for edge in walk.main if edge.pid in job.feeders.pids and edge.pid not in walk.feeds)
     parts |= {"waiting-data": walk.data + fed, "waiting-gpu": walk.waited, "transfer": walk.copied}
     state = _state(trainer, parts, slept, 0.5 if may_spin(job) else 1.0, _unread(walk, trainer))
-    sure = bool(walk.facts.wakes) or job.calls is not None
+    sure = bool(walk.facts.wakes) or job.cuda.calls is not None
     inferred = not sure and state.state not in _COUNTED and trainer.kinds.get(waits.UNKNOWN, 0.0) > policy.HALF * trainer.asleep
     return replace(state, inferred=inferred)
 
@@ -51,7 +51,7 @@ def _of_worker(walk: Walk, job: JobFacts, worker: ProcFacts) -> ProcState:
     parts["ahead"] = ahead
     held = job.data >= policy.LOST and kept >= policy.QUARTER and ahead < policy.HALF
     starving = held if worker.seconds >= policy.WATCHED_S else None
-    state = _state(worker, parts, slept, 1.0 if walk.facts.wakes or job.is_torchs else 0.6, _unread(walk, worker))
+    state = _state(worker, parts, slept, 1.0 if walk.facts.wakes or job.loader.is_torchs else 0.6, _unread(walk, worker))
     guessed = 0.0 if worker.unsampled else worker.kinds.get(waits.UNKNOWN, 0.0)
     unread = state.state not in _COUNTED and not walk.facts.wakes and 2 * guessed > sum(worker.kinds.values()) > 0.0
     starving = starving and state.state != "ahead"
@@ -66,11 +66,11 @@ def _unread(walk: Walk, proc: ProcFacts) -> float:
 def _parts(walk: Walk, proc: ProcFacts, edges: Iterable[Edge]) -> tuple[dict[str, float], dict[str, float]]:
     """(word of a state -> share of the window, kind of wait -> its share of ``blocked``)."""
     parts, slept = {"running": 0.0}, dict[str, float]()
-    throttled = owners.throttled_part(walk.job.throttled_periods)
+    throttled = owners.throttled_part(walk.job.limits.throttled_periods)
     memory = walk.is_short_of_memory(proc)
     for edge in edges:
         if edge.kind == RUN:
-            stalled = min(edge.share, proc.system) if walk.job.pressed else 0.0
+            stalled = min(edge.share, proc.system) if walk.job.limits.pressed else 0.0
             found = {"running": edge.share - stalled, "memory": stalled}
         elif edge.kind == READY:
             found = {"throttled": edge.share * throttled, "runnable": edge.share * (1.0 - throttled)}

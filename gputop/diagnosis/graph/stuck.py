@@ -10,9 +10,9 @@ from gputop.findings import policy
 
 def is_unanswered(job: JobFacts) -> bool:
     """Whether the job waits only for a worker or program that does not answer."""
-    if job.mute or (job.stopped and not job.workers) or (held(job) and gpus_rest(job, policy.BREAK_NS / 1e9)):
+    if job.programs.mute or (job.programs.stopped and not job.workers) or (held(job) and gpus_rest(job, policy.BREAK_NS / 1e9)):
         return True
-    return gpus_rest(job, policy.STUCK_S) and (bool(job.stopped) or job.unheard or nobody_moves(job) or bool(hung(job)))
+    return gpus_rest(job, policy.STUCK_S) and (bool(job.programs.stopped) or job.output.unheard or nobody_moves(job) or bool(hung(job)))
 
 
 def gpus_rest(job: JobFacts, seconds: float) -> bool:
@@ -51,7 +51,7 @@ def all_are_dead(job: JobFacts) -> bool:
 def nobody_moves(job: JobFacts) -> bool:
     """Whether trainer and workers stand still after steady work, and none waits on a queue with a time limit."""
     asked = any(waits.QUEUE in proc.kinds for proc in (job.trainer, *job.workers))
-    return job.still_s >= policy.STUCK_S and bool(job.workers) and not asked and all(gpu.stretch_s > 0.0 for gpu in job.gpus)
+    return job.life.still_s >= policy.STUCK_S and bool(job.workers) and not asked and all(gpu.stretch_s > 0.0 for gpu in job.gpus)
 
 
 def hung(job: JobFacts) -> list[ProcFacts]:

@@ -32,11 +32,11 @@ class Walk:
     def __init__(self, job: JobFacts, facts: Facts) -> None:
         self.see(job, facts)
         self.leaves: Leaves = {}
-        self.readers = {reader.pid for reader in job.readers}
+        self.readers = {reader.pid for reader in job.output.readers}
         self.managers = {manager.pid for manager in job.managers}
-        self.feeds = (self.workers.keys() | job.services | (self.managers if job.workers else set())) - self.readers
+        self.feeds = (self.workers.keys() | job.feeders.services | (self.managers if job.workers else set())) - self.readers
         self.left_out = owners.left_out(job)
-        self.asks = frozenset({self.trainer.pid, *job.services})  # processes whose wake-ups bring a worker work
+        self.asks = frozenset({self.trainer.pid, *job.feeders.services})  # processes whose wake-ups bring a worker work
         self.children = {one.pid for one in feeders.started(job, facts)}
         self.gone = 0.0  # share of the window that the main thread waited for workers of an earlier epoch, which have ended
         self.spun = 0.0  # CPUs that the main thread used in waits for the GPU, as far as calls or samples show
@@ -82,9 +82,9 @@ class Walk:
     def run(self, job: JobFacts, facts: Facts) -> JobFacts:
         """Book all leaves of the job's loss; its states and waste must be known. Returns the job with the CPUs its main thread spun on."""
         self.see(job, facts)
-        for kind, share in job.waste.items():
+        for kind, share in job.gpu_use.waste.items():
             self.book("gpu", kind, share, ())
-        self.book("gpu", "turns", job.turns, ())
+        self.book("gpu", "turns", job.gpu_use.turns, ())
         self.from_main()
         return replace(job, spun=self.spun_cpus)
 
@@ -100,7 +100,7 @@ class Walk:
         if loss is None:  # it is unknown whether an unmeasured GPU waits for the main thread's computing
             edges = [edge for edge in edges if edge.kind != RUN]
             loss = min(1.0, sum(edge.share for edge in edges) + copied)
-        born = min(job.respawned or 0.0, loss)
+        born = min(job.loader.respawned or 0.0, loss)
         self.book("birth", "worker", born, ())
         loss -= born
         others = [edge for edge in edges if edge.pid not in self.feeds or self.is_at_lock(edge)]
@@ -117,11 +117,11 @@ class Walk:
             self.follow(trainer, edge, (edge.share - delayed) * scale, ())
             self.follow(trainer, edge._replace(kind=READY), delayed * scale, ())
         gap = max(0.0, loss - held * scale)
-        self.book("gap", "main", gap, (Hop(trainer.pid, trainer.pid, "gap", gap, job.calls is not None),))
+        self.book("gap", "main", gap, (Hop(trainer.pid, trainer.pid, "gap", gap, job.cuda.calls is not None),))
 
     def without_unseen_turns(self, edges: list[Edge], scale: float) -> list[Edge]:
         """The edges without possible waits for one GPU while another has nothing to do; these are booked as unknown."""
-        unseen, left, spins = self.job.unseen_turns, [], may_spin(self.job)
+        unseen, left, spins = self.job.gpu_use.unseen_turns, [], may_spin(self.job)
         for edge in edges:
             unsure = min(unseen, edge.share) if self.may_be_gpu(edge) or (spins and edge.kind == RUN) else 0.0
             unseen -= unsure
@@ -135,9 +135,9 @@ class Walk:
         worked = 1.0 if job.idle is None else 1.0 - job.idle
         if job.idle is None and (not job.host_only or trainer.info.uses_cuda is False):
             return edges, 0.0, 0.0
-        if job.calls is not None:
+        if job.cuda.calls is not None:
             part = self.facts.main_calls.get(trainer.pid, 1.0)
-            copied, waited = min(1.0, job.calls.copy * part), min(1.0, job.calls.sync * part)
+            copied, waited = min(1.0, job.cuda.calls.copy * part), min(1.0, job.cuda.calls.sync * part)
             left, asked = self._take_gpu(edges, copied + waited)
             ran = trainer.run / max(trainer.run + trainer.runnable, policy.TRIFLE)  # share of the call's waking time that it runs
             left, missing = take(left, asked * ran, (RUN,))
@@ -151,8 +151,8 @@ class Walk:
             left, back = self._called_back(left, worked - waited)
             return left, copied * (1.0 - kept), waited + back
         spun = copied = 0.0
-        if job.sampled is not None:
-            copied, spun = job.sampled.copy, job.sampled.sync
+        if job.cuda.sampled is not None:
+            copied, spun = job.cuda.sampled.copy, job.cuda.sampled.sync
             edges, self.spun = take(edges, copied + spun, (RUN,))[0], spun
         vague = sum(edge.share for edge in edges if self.may_be_gpu(edge))
         slept = max(0.0, min(vague, worked - spun))
@@ -216,7 +216,7 @@ class Walk:
         job = self.job
         if self.trainer.held_up >= policy.LITTLE:  # other kinds in samples, beyond the GPU's work, belong to the wait to write
             edges = [edge._replace(kind=waits.PIPE) if edge.pid == 0 and edge.kind in feeders.UNSURE else edge for edge in edges]
-        if not self.feeds or job.by_itself:
+        if not self.feeds or job.loader.by_itself:
             return edges
         any_worker, found = next(iter(self.feeds)), []
         owing = [1.0 - self.ahead(worker) for worker in job.workers]
@@ -225,7 +225,7 @@ class Walk:
         for edge in edges:
             sure = edge.kind == waits.QUEUE or (edge.kind == waits.PIPE and not held_up)
             vague = not self.facts.wakes and edge.kind in waits.GPU_LIKE and at_work
-            gone = bool(edge.pid) and sure and bool(job.births) and edge.pid not in self.facts.pids  # a worker of the epoch before
+            gone = bool(edge.pid) and sure and bool(job.loader.births) and edge.pid not in self.facts.pids  # a worker of the epoch before
             self.gone += edge.share if gone else 0.0
             if gone or (edge.pid == 0 and (sure or vague)) or (edge.pid == self.trainer.pid and self.relays(edge.tid)):
                 edge = edge._replace(pid=any_worker)
@@ -237,7 +237,7 @@ class Walk:
         """CPUs on which the main thread only waits for the GPU. Without calls and samples: its CPU time while the GPU works, if it never
         sleeps."""
         trainer, worked = self.trainer, 1.0 - (1.0 if self.job.idle is None else self.job.idle)
-        if self.job.calls is not None or self.job.sampled is not None:
+        if self.job.cuda.calls is not None or self.job.cuda.sampled is not None:
             return self.spun
         rest = sum(edge.share for edge in self.edges[trainer.pid] if self.may_be_gpu(edge))
         return min(trainer.run, worked) if rest < policy.LITTLE else 0.0
@@ -280,7 +280,7 @@ class Walk:
     def from_worker(self, worker: ProcFacts) -> None:
         """Book a worker's time, except its rest."""
         job = self.job
-        if job.respawned is None and self.facts.t_ns - worker.began_ns < policy.YOUNG_NS and job.births:
+        if job.loader.respawned is None and self.facts.t_ns - worker.began_ns < policy.YOUNG_NS and job.loader.births:
             owed = 1.0 - self.ahead(worker)
             self.book("birth", "worker", owed, (Hop(worker.pid, worker.pid, "start", owed, True),))
             return
@@ -297,7 +297,7 @@ class Walk:
         A worker that answers one request at a time, such as an environment, gets none while its trainer does something else.
         """
         if worker.pid not in self._at_work:
-            found, spare = [], 0.0 if self.job.is_torchs or self.facts.wakes else max(0.0, 1.0 - self.data)
+            found, spare = [], 0.0 if self.job.loader.is_torchs or self.facts.wakes else max(0.0, 1.0 - self.data)
             for edge in self.edges[worker.pid]:
                 if self.is_rest(worker, edge):
                     continue
@@ -315,7 +315,7 @@ class Walk:
             return True
         if edge.pid == worker.pid and edge.tid in self.facts.threads:
             return self._is_relayed_rest(edge.tid)
-        if self.job.is_torchs or edge.kind not in (waits.PIPE, waits.LOCK, waits.UNKNOWN, waits.POLL):
+        if self.job.loader.is_torchs or edge.kind not in (waits.PIPE, waits.LOCK, waits.UNKNOWN, waits.POLL):
             return False
         if edge.pid in self.workers or edge.pid in self.managers:  # a queue's lock: the sibling that holds it waits for work itself
             return self._siblings_rest >= policy.HALF
@@ -374,7 +374,7 @@ class Walk:
 
     def is_short_of_memory(self, proc: ProcFacts) -> bool:
         """Whether the process waits for pages that memory pressure took from it."""
-        return self.job.pressed or owners.thrashes(proc, self.facts.host)
+        return self.job.limits.pressed or owners.thrashes(proc, self.facts.host)
 
     def never_ends(self, proc: ProcFacts, edge: Edge) -> bool:
         """Whether a worker's sleep has no end: it has not moved for long, and no GPU works."""
@@ -389,14 +389,14 @@ class Walk:
         if not self.workers and owners.starves_others(proc):
             self.book("gil", who, share, trail)
             return
-        stalled = min(share, proc.system / max(proc.run, policy.TRIFLE) * share) if self.job.pressed else 0.0
+        stalled = min(share, proc.system / max(proc.run, policy.TRIFLE) * share) if self.job.limits.pressed else 0.0
         self.book("memory", who, stalled, trail)
         self.book("work", who, share - stalled, trail)
 
     def ready(self, share: float, who: str, trail: Trail, crowd: tuple[str, str] = ("cpu", "own")) -> None:
         """Book a wait for a CPU to the holders of the CPUs: a quota, a mask, strangers, or the job itself, whose part goes to the leaf
         ``crowd``."""
-        throttled = share * owners.throttled_part(max(self.job.throttled_periods, self.job.fed_throttled_periods))
+        throttled = share * owners.throttled_part(max(self.job.limits.throttled_periods, self.job.limits.fed_throttled_periods))
         self.book("quota", who, throttled, trail)
         share -= throttled
         if share <= 0.0:
@@ -478,14 +478,14 @@ class Walk:
     def to_process(self, proc: ProcFacts, edge: Edge, share: float, who: str, trail: Trail) -> None:
         """Book a wait for a process outside the workers: a program of the job, another training, a feeder."""
         job = self.job
-        if edge.pid in job.rivals:
+        if edge.pid in job.locks.rivals:
             self.book("lock", "process", share, trail)
-        elif edge.pid in job.kin:
+        elif edge.pid in job.ranks.kin:
             self.book("peer", "rank", share, trail)
         elif edge.kind in (waits.PIPE, waits.NETWORK, waits.UNKNOWN) and edge.pid in self.readers:
             self.book("reader", who, share, trail)
         elif self.is_program(edge):
-            holder = "feeder" if edge.pid in job.fed_by and edge.pid not in self.children else "program"
+            holder = "feeder" if edge.pid in job.feeders.pids and edge.pid not in self.children else "program"
             self.to_program(proc, share, who, holder, (*trail, Hop(edge.pid, edge.pid, RUN, share, True)))
         else:
             asks = who == "worker" and self.turns  # for a lock, at a process that hands it out
@@ -494,7 +494,7 @@ class Walk:
     def is_program(self, edge: Edge) -> bool:
         """Whether the job started the process that ended a sleep, or is fed by it; a process too short-lived to be seen counts as started
         by the job."""
-        known = self.facts.family.get(edge.pid) == self.trainer.pid or edge.pid in self.children or edge.pid in self.job.fed_by
+        known = self.facts.family.get(edge.pid) == self.trainer.pid or edge.pid in self.children or edge.pid in self.job.feeders.pids
         return known or (edge.pid not in self.facts.pids and edge.kind in (waits.PIPE, waits.POLL, waits.CHILD))
 
     def to_program(self, proc: ProcFacts, share: float, who: str, holder: str, trail: Trail, kind: str = waits.PIPE) -> None:
@@ -536,20 +536,20 @@ class Walk:
             self.book("reader", who, unread, trail)
             share -= unread
         if kind in (waits.LOCK, waits.TIMER) and proc.locked_out[0]:
-            kept, by_turns = proc.kept_out(kind), len(self.workers.keys() & job.holders.keys()) > 1
+            kept, by_turns = proc.kept_out(kind), len(self.workers.keys() & job.locks.holders.keys()) > 1
             held = share if kept >= (policy.FIFTH if by_turns else policy.HALF) else share * kept
             self.book("lock", "process", held, (*trail, Hop(proc.locked_out[0], 0, "holds", held, False)))
             share -= held
         if kind in (waits.LOCK, waits.UNKNOWN, waits.TIMER):
             share = self.to_sampled_threads(proc, kind, share, who, trail)
-        asked = who == "main" and bool(job.workers) and not job.births and proc.children >= policy.AT_WORK
+        asked = who == "main" and bool(job.workers) and not job.loader.births and proc.children >= policy.AT_WORK
         programs = kind in (waits.PIPE, waits.CHILD) or (kind == waits.POLL and (asked or feeders.programs_at_work(job, self.facts)))
         if kind == waits.NETWORK and who == "main" and feeders.is_fed_here(job, self.facts):
             self.to_program(proc, share, who, "feeder", trail)
         elif kind == waits.POLL and who == "main" and self.asked_over_network(trail):
             self.book("network", who, share, trail)
         elif programs and (who == "worker" or asked or not job.workers or kind == waits.CHILD):
-            self.to_program(proc, share, who, "feeder" if who == "main" and job.fed_by - self.children else "program", trail, kind)
+            self.to_program(proc, share, who, "feeder" if who == "main" and job.feeders.pids - self.children else "program", trail, kind)
         elif kind == waits.LOCK and who == "worker":
             self.to_sibling(edge, share, trail)
         else:
@@ -586,7 +586,7 @@ class Walk:
         ran; empty if they hardly did anything. Polls of threads of a trainer with workers or peers are left out: they wait for something
         else."""
         met = proc.threads_met
-        asked = ASKING if proc is not self.trainer or not (self.workers or self.job.kin) else ""
+        asked = ASKING if proc is not self.trainer or not (self.workers or self.job.ranks.kin) else ""
         slept = {waits.DISK: met[waits.DISK], waits.NETWORK: met[waits.NETWORK] + (met[asked] if asked else 0), waits.PIPE: met[waits.PIPE]}
         samples = sum(met.values()) - met[waits.LOCK] - met[TURN] - (0 if asked else met[ASKING])
         often = sum(slept.values()) >= policy.QUARTER * samples > 0.0

@@ -66,11 +66,11 @@ def of_hang(hang: Hang) -> tuple[PathStep, ...]:
 
 def _to_slow_rank(job: JobFacts, facts: Facts, culprits: Sequence[Culprit]) -> tuple[PathStep, ...]:
     """The path across the collective to the rank that the others wait for, and on to what takes that rank's time."""
-    if job.absent_ranks:
-        ranks = ", ".join(map(str, job.absent_ranks))
+    if job.ranks.absent:
+        ranks = ", ".join(map(str, job.ranks.absent))
         return (_step(job.trainer, 1.0, "waits", f"rank {ranks} of its training, gone from this host", measured=False),)
     own = late_job(job, facts)
-    slow, peers = own.trainer, [other for other in facts.jobs if other.straggler is own.trainer and other is not own]
+    slow, peers = own.trainer, [other for other in facts.jobs if other.ranks.straggler is own.trainer and other is not own]
     peer = max(peers, key=lambda other: other.lost or 0.0, default=None)
     first = () if peer is None else (_step(peer.trainer, peer.lost or 0.0, "waits", _named(slow), measured=False),)
     if (own.idle or 0.0) < policy.FIFTH:  # its GPU works without a pause, the others' are done earlier
@@ -84,7 +84,7 @@ def _to_slow_rank(job: JobFacts, facts: Facts, culprits: Sequence[Culprit]) -> t
 def _of_gpu(job: JobFacts, kind: str) -> tuple[PathStep, ...]:
     """The path of a GPU's waste: one step."""
     gpu = max(job.gpus, key=lambda one: one.lost or 0.0)
-    share = job.turns if kind == "turns" else job.waste.get(kind, 0.0)
+    share = job.gpu_use.turns if kind == "turns" else job.gpu_use.waste.get(kind, 0.0)
     state, on, measured = {
         "light": ("light", "", gpu.sm_active is not None),
         "slowed": ("slowed", "", True),
@@ -95,7 +95,7 @@ def _of_gpu(job: JobFacts, kind: str) -> tuple[PathStep, ...]:
 
 def _in_calls(job: JobFacts, resource: str, trail: Trail) -> PathStep:
     """The step of a main thread in copies, or in waits for its GPU."""
-    inside, share = job.calls or job.sampled, trail[-1].share if trail else 0.0
+    inside, share = job.cuda.calls or job.cuda.sampled, trail[-1].share if trail else 0.0
     if resource == "copy":
         on = f"the link of GPU {job.gpus[0].name}" if job.gpus else ""
         return _step(job.trainer, max(share, inside.copy if inside else 0.0), "copies", on, inside is not None)
@@ -114,7 +114,7 @@ class _Steps(Struct):
     def along(self, trail: Trail) -> tuple[PathStep, ...]:
         """A step for each hop, and one for the holder of the leaf if it is a known process."""
         if self.leaf.resource == "birth" and not trail:
-            return (_step(self.job.trainer, self.job.respawned or 0.0, "waits", _FOR["birth"], measured=True),)
+            return (_step(self.job.trainer, self.job.loader.respawned or 0.0, "waits", _FOR["birth"], measured=True),)
         steps, before = list[PathStep](), 1.0
         for i, hop in enumerate(trail):
             name, is_last = self.name_of(hop), i == len(trail) - 1
@@ -150,7 +150,7 @@ class _Steps(Struct):
         if procs:
             label = clean(procs[0].role.label)
             return label if hop.tid in (0, hop.pid) else f"threads of {label}"
-        names = self.job.programs | {taker.pid: taker.name for taker in self.facts.takers}
+        names = self.job.programs.names | {taker.pid: taker.name for taker in self.facts.takers}
         names |= {culprit.pid: culprit.name for culprit in self.culprits}
         return clean(names.get(hop.pid, "process"))
 
@@ -164,7 +164,7 @@ class _Steps(Struct):
         if resource == "cpu" or (resource == "mask" and hop.kind == READY):
             return "runnable", self.behind(holder)
         if resource == "quota":
-            quota = self.job.quota_cpus
+            quota = self.job.limits.quota_cpus
             return state, ("its quota" if quota is None else f"the quota of {quota:g} CPUs", ())
         if resource == "disk":
             disk = self.facts.host.disk_busy
@@ -174,7 +174,7 @@ class _Steps(Struct):
         if resource == "lock" and holder == "process" and proc is not None:
             return state, _holder(proc, self.culprits, self.job, self.facts)
         if resource == "reader":
-            reader = next(iter(self.job.readers), None)
+            reader = next(iter(self.job.output.readers), None)
             return state, (_reader(reader) if reader is not None else ("somebody to read what it writes", ()))
         if resource == "work" and hop.kind != RUN:
             return "waits", self.at_work(hop, holder)
@@ -186,7 +186,7 @@ class _Steps(Struct):
         if proc is not None and holder.endswith("thread"):
             step = PathStep(proc.pid, f"threads of {clean(proc.role.label)}", round(min(1.0, proc.others_run), 4), "runs", "", False)
             return who(step.pid, step.name), (step,)
-        woken = {pid: share for pid, share in self.job.woken_by.items() if pid not in (0, self.job.trainer.pid)}
+        woken = {pid: share for pid, share in self.job.feeders.woken_by.items() if pid not in (0, self.job.trainer.pid)}
         pid = max(woken, key=woken.__getitem__, default=0)
         known = [one for one in self.facts.takers if one.pid == pid] or started(self.job, self.facts)
         if not known or (proc is not None and proc is not self.job.trainer):
@@ -212,14 +212,14 @@ class _Steps(Struct):
         """The path of a trainer that waits for a worker or program that stands still, or for a reader of its output."""
         job, trainer = self.job, self.job.trainer
         share, measured = job.data or (job.idle if job.idle is not None else 1.0), not trainer.state.inferred
-        if job.unheard:
+        if job.output.unheard:
             return (_step(trainer, share, "waits", "somebody to read what it writes", measured=True),)
-        pid, name = next(iter((job.stopped or job.mute).items()), (0, ""))
+        pid, name = next(iter((job.programs.stopped or job.programs.mute).items()), (0, ""))
         worker = max(job.workers, key=lambda one: (one.kinds.get(waits.STOPPED, 0.0), one.still_s), default=None)
         stopped = worker is not None and (is_stopped(worker) or worker in held(job))
         stands = worker is not None and (worker.still_s >= policy.STUCK_S or stopped)
         if worker is None or (name and not stands):
-            last = PathStep(pid, clean(name), 1.0, "stopped" if job.stopped else "still", "", measured=True)
+            last = PathStep(pid, clean(name), 1.0, "stopped" if job.programs.stopped else "still", "", measured=True)
         else:
             last = _step(worker, 1.0, "stopped" if stopped else "still", "", measured=stands)
         return _step(trainer, share, "waits", who(last.pid, last.name), measured), last
@@ -235,7 +235,7 @@ def _reader(reader: OutputReader) -> _Held:
 
 def _holder(proc: ProcFacts, culprits: Sequence[Culprit], job: JobFacts, facts: Facts) -> _Held:
     """The holder of a lock: by /proc/locks, else the process that ended most of the wait."""
-    rival = max(job.rivals, key=job.rivals.__getitem__, default=0)
+    rival = max(job.locks.rivals, key=job.locks.rivals.__getitem__, default=0)
     rivals = [other.trainer for other in facts.jobs if other.trainer.pid == rival]
     others = [(one.pid, clean(one.name)) for one in culprits] + [(one.pid, clean(one.role.label)) for one in rivals]
     if not others:

@@ -201,7 +201,7 @@ def test_torchs_workers():
 def test_workers_of_another_library_and_those_that_a_script_made(loader: str, spelt: str):
     one, facts = job(too_few())
     first = replace(one.workers[0], role=Role("worker", loader=loader))
-    [fix] = advice.fixes(advice.loading(replace(one, is_torchs=False, workers=[first]), facts).more, 4)
+    [fix] = advice.fixes(advice.loading(replace(one, loader=replace(one.loader, is_torchs=False), workers=[first]), facts).more, 4)
     assert fix.command == spelt
 
 

@@ -162,7 +162,7 @@ def test_a_spawned_worker_that_is_named_for_a_moment_is_told(shift: int):
     child.comm = "pt_data_worker"
     scene.play(0.4).drop(105).play(1)
     assert scene.engine.facts is not None
-    assert len(scene.engine.facts.jobs[0].births) == 1
+    assert len(scene.engine.facts.jobs[0].loader.births) == 1
 
 
 def test_a_trainer_by_the_number_of_one_that_ended_has_a_first_set_of_its_own():
@@ -170,7 +170,7 @@ def test_a_trainer_by_the_number_of_one_that_ended_has_a_first_set_of_its_own():
     scene.drop(100, 101, 102).play(2)
     scene.add(Proc(100, run=0.1, looks=[FUTEX], start_ticks=90_000, info={"uses_cuda": True}))
     scene.add(*(Proc(101 + i, ppid=100, comm="pt_data_worker", start_ticks=90_100 + i) for i in range(2))).play(4)
-    assert [job.births for job in scene.engine.facts.jobs] == [[]]
+    assert [job.loader.births for job in scene.engine.facts.jobs] == [[]]
 
 
 def test_what_a_trainer_spent_ends_with_it_and_its_loss_is_booked():

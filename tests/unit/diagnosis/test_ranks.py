@@ -41,10 +41,10 @@ def test_two_trainings_of_one_script_are_two():
         scene.gpus[2 + number] = {"util_pct": 99.0, "sm_active_pct": 95.0, "pids": [pid + 1000]}
     facts = scene.play(6).engine.facts
     assert facts is not None
-    assert {job.trainer.pid: sorted(job.kin) for job in facts.jobs} == {
+    assert {job.trainer.pid: sorted(job.ranks.kin) for job in facts.jobs} == {
         100: [100, 200], 200: [100, 200], 1100: [1100, 1200], 1200: [1100, 1200],
     }  # fmt: skip
-    assert {job.trainer.pid for job in facts.jobs if job.straggler is not None} == {100, 200}
+    assert {job.trainer.pid for job in facts.jobs if job.ranks.straggler is not None} == {100, 200}
 
 
 @pytest.mark.parametrize(("port", "uid"), [("29501", 1000), ("29500", 1001)])
@@ -59,10 +59,10 @@ def test_two_trainings_that_differ_only_in_where_they_meet_or_in_their_user_are_
         scene.gpus[2 + number] = {"util_pct": 99.0, "sm_active_pct": 95.0, "pids": [pid + 1000]}
     facts = scene.play(6).engine.facts
     assert facts is not None
-    assert {job.trainer.pid: sorted(job.kin) for job in facts.jobs} == {
+    assert {job.trainer.pid: sorted(job.ranks.kin) for job in facts.jobs} == {
         100: [100, 200], 200: [100, 200], 1100: [1100, 1200], 1200: [1100, 1200],
     }  # fmt: skip
-    assert {job.trainer.pid for job in facts.jobs if job.straggler is not None} == {100, 200}
+    assert {job.trainer.pid for job in facts.jobs if job.ranks.straggler is not None} == {100, 200}
 
 
 def test_a_straggler_counts_the_seconds_of_all_gpus_it_keeps_waiting():

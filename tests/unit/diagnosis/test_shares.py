@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputop.diagnosis.facts import waits
+from gputop.diagnosis.facts.facts import LoaderFacts
 from gputop.diagnosis.facts.wakes import ThreadTime, Wake, WakeTrack, kind_of
 from gputop.diagnosis.graph.edges import edges_of
 from gputop.model.board import Board
@@ -104,8 +105,8 @@ def test_who_wakes_the_thread_that_receives_feeds_the_trainer(feeders: int, busy
     scene = pushed(feeders, len(busy), busy).play(6)
     facts = scene.engine.facts
     assert facts is not None
-    assert facts.jobs[0].fed_by == {900 + i for i in range(feeders)}
-    assert facts.jobs[0].fed == pytest.approx(0.55, abs=0.05)
+    assert facts.jobs[0].feeders.pids == {900 + i for i in range(feeders)}
+    assert facts.jobs[0].feeders.share == pytest.approx(0.55, abs=0.05)
     assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("input-bound", cause)
 
 
@@ -145,7 +146,7 @@ def test_a_wait_for_workers_that_are_gone_is_for_those_that_were_made_instead() 
     scene.procs[101].run = scene.procs[102].run = 0.0
     facts = scene.play(6).engine.facts
     assert facts is not None
-    scene.engine.facts = replace(facts, jobs=[replace(facts.jobs[0], births=[facts.t_ns - 3 * S])])
+    scene.engine.facts = replace(facts, jobs=[replace(facts.jobs[0], loader=LoaderFacts(births=[facts.t_ns - 3 * S]))])
     rest = [Wake(100, 100, waits.PIPE, 0.99, 5.0)]
     walk = walked(scene, {100: [Wake(801, 801, waits.PIPE, 0.5, 1.0)], 101: rest, 102: rest}, idle=0.5)
     found = leaves(walk)
