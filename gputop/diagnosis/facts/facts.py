@@ -174,7 +174,18 @@ class Member(Struct, frozen=True):
     part: str  # a word of `gputop.findings.verdict.PARTS`
     near: bool  # the trainer itself exchanges data with it; False: one behind such a process
     cores: float  # CPUs it ran on
+    ready: float  # share of the window in which its main thread was runnable
     met: Counter[str]  # samples of its main thread by kind of wait (words of `waits`); empty if there are none
+    asks: tuple[int, ...] = ()  # pids of the members behind it: at the other ends of what it reads, or started by it
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """What it did -> share of the window, summing to 1: ``on-cpu``, ``ready``, and the kinds of its sleep."""
+        ran = min(1.0, self.cores)
+        ready = min(1.0 - ran, self.ready)
+        asleep = Counter({kind: times for kind, times in self.met.items() if kind != waits.ONCPU})
+        slept = {kind: (1.0 - ran - ready) * times / asleep.total() for kind, times in asleep.items() if times}
+        return {waits.ONCPU: ran, "ready": ready} | (slept or {waits.UNKNOWN: 1.0 - ran - ready})
 
 
 class Grower(Struct, frozen=True):

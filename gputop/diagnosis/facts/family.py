@@ -43,6 +43,11 @@ class Family(Struct):
         self.near = {pid: infos[pid].start_ticks for pid in sorted(near)[:MOST_MEMBERS]}
         self.behind = {pid: infos[pid].start_ticks for pid in sorted(behind)[:MOST_MEMBERS]}
 
+    def behind_of(self, pid: int, infos: Mapping[int, ProcInfo]) -> tuple[int, ...]:
+        """The value of `Member.asks`."""
+        read = infos[pid].other_ends
+        return tuple(one for one in (*self.near, *self.behind) if one != pid and (one in read or infos[one].ppid == pid))
+
     @staticmethod
     def _living(known: Mapping[int, int], infos: Mapping[int, ProcInfo]) -> set[int]:
         return {pid for pid, ticks in known.items() if pid in infos and infos[pid].start_ticks == ticks}

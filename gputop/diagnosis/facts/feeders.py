@@ -12,6 +12,7 @@ from gputop.diagnosis.facts.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.facts.proc import ASKING, TURN, ProcFacts
 from gputop.findings import policy
 from gputop.findings.sentence import filled
+from gputop.findings.verdict import READS
 from gputop.model.frame import ProcInfo
 from gputop.model.roles import TORCH_WORKER
 from gputop.system.text import clean, counted
@@ -177,15 +178,17 @@ def _loaders_of(service: JobFacts) -> list[ProcFacts]:
 
 
 def elsewhere(job: JobFacts, facts: Facts) -> list[Taker]:
-    """Feeders of the job that use CPU and were not started by the trainer."""
+    """Feeders of the job that use CPU and were not started by the trainer: those that wake it, and members of its family whose work the
+    walk may end at."""
     own = {taker.pid for taker in started(job, facts)}
-    found = [taker for taker in facts.takers if taker.pid in job.feeders.pids and taker.pid not in own]
+    feed = job.feeders.pids | {one.pid for one in job.members if one.part != READS}
+    found = [taker for taker in facts.takers if taker.pid in feed and taker.pid not in own]
     return found if sum(taker.cores for taker in found) >= policy.AT_WORK else []
 
 
-def is_fed_here(job: JobFacts, facts: Facts) -> bool:
-    """Whether a process of this machine that works is at the other end of what the trainer reads."""
-    return any(taker.pid in job.trainer.info.other_ends for taker in elsewhere(job, facts))
+def at_other_ends(job: JobFacts) -> list[int]:
+    """Pids of the members of the family that the trainer reads from."""
+    return [one.pid for one in job.members if one.pid in job.trainer.info.other_ends and one.part != READS]
 
 
 def sources(job: JobFacts, facts: Facts) -> list[Taker]:

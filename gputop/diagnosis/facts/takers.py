@@ -162,11 +162,13 @@ class TakerTrack:
         own = (pid for pid, role in roles.items() if role.trainer_pid is not None)
         return frozenset((*own, *self._recorders, board.header.collector_pid))
 
-    def waits_of(self, pid: int, kind_of: KindOf, oldest_ns: int) -> Counter[str]:
-        """Samples in the window of a process outside the jobs, by kind of wait; the last one before it if there is none."""
+    def waits_of(self, pid: int, kind_of: KindOf, oldest_ns: int) -> tuple[Counter[str], float]:
+        """(samples in the window of a process outside the jobs by kind of wait, the last one before it if there is none; share of the
+        window in which its main thread was runnable)."""
         stranger = self._strangers.get(pid)
-        asked = () if stranger is None else stranger.asked_since(oldest_ns) or stranger.asked[-1:]
-        return _kinds_of(asked, kind_of)
+        recent = () if stranger is None else stranger.asked_since(oldest_ns) or stranger.asked[-1:]
+        ready = _wanted(recent[0], recent[-1])[1] if len(recent) > 1 else 0.0
+        return _kinds_of(recent, kind_of), ready
 
     def starters(self, roles: Mapping[int, Role]) -> dict[int, int]:
         """Pid of a program -> pid of the trainer or worker that started it, or that it feeds; only programs with samples of their waits."""

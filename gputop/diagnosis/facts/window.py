@@ -221,14 +221,11 @@ class Window:
         """Add the job's family outside its own tree."""
         known = self._past(job.trainer.pid).family
         known.note(job, board.infos, self._takers.others(board, self.roles))
-        kind_of, oldest_ns = waits.kinds(board.header.machine), self._points.oldest_ns
-        members = [
-            Member(
-                pid=pid, name=name_of(board, pid), part=part_of(pid, job, board.infos), near=pid in known.near,
-                cores=self._takers.cores(pid) or 0.0, met=self._takers.waits_of(pid, kind_of, oldest_ns),
-            )
-            for pid in (*known.near, *known.behind)
-        ]  # fmt: skip
+        kind_of, members = waits.kinds(board.header.machine), list[Member]()
+        for pid in (*known.near, *known.behind):
+            met, ready = self._takers.waits_of(pid, kind_of, self._points.oldest_ns)
+            part, cores = part_of(pid, job, board.infos), self._takers.cores(pid) or 0.0
+            members.append(Member(pid, name_of(board, pid), part, pid in known.near, cores, ready, met, known.behind_of(pid, board.infos)))
         return replace(job, members=members) if members else job
 
     def _with_signs_of_life(self, board: Board, jobs: list[JobFacts], gpus: int) -> list[JobFacts]:

@@ -11,6 +11,7 @@ A leaf is a resource and its holder; `gputop.diagnosis.judge` has the table that
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 from msgspec.structs import replace
@@ -22,7 +23,9 @@ from gputop.diagnosis.facts.proc import ASKING, TURN, ProcFacts
 from gputop.diagnosis.graph import owners
 from gputop.diagnosis.graph.edges import GIL, READY, RUN, WORKERS, Edge, Hop, Leaf, LeafLoss, LeafTrail, Leaves, Trail, edges_of, take
 from gputop.findings import policy
+from gputop.findings.verdict import READS, SERVES
 
+_FOR_INPUT = (waits.POLL, waits.NETWORK, waits.PIPE)  # kinds of sleep of one that waits for what others send
 SHARED = -1  # `Edge.address` of a lock that a trainer takes in turn with its workers
 
 
@@ -34,6 +37,8 @@ class Walk:
         self.leaves: Leaves = {}
         self.readers = {reader.pid for reader in job.output.readers}
         self.managers = {manager.pid for manager in job.managers}
+        own = {one.pid for one in feeders.started(job, facts)}
+        self.members = {one.pid: one for one in job.members if one.part != READS and one.pid not in own}
         self.feeds = (self.workers.keys() | job.feeders.services | (self.managers if job.workers else set())) - self.readers
         self.left_out = owners.left_out(job)
         self.asks = frozenset({self.trainer.pid, *job.feeders.services})  # processes whose wake-ups bring a worker work
@@ -484,12 +489,68 @@ class Walk:
             self.book("peer", "rank", share, trail)
         elif edge.kind in (waits.PIPE, waits.NETWORK, waits.UNKNOWN) and edge.pid in self.readers:
             self.book("reader", who, share, trail)
+        elif edge.pid in self.members and self.members[edge.pid].met:
+            self.to_members(proc, [edge.pid], share, who, trail, edge.kind)
         elif self.is_program(edge):
             holder = "feeder" if edge.pid in job.feeders.pids and edge.pid not in self.children else "program"
             self.to_program(proc, share, who, holder, (*trail, Hop(edge.pid, edge.pid, RUN, share, True)))
         else:
             asks = who == "worker" and self.turns  # for a lock, at a process that hands it out
             self.book(waits.LOCK if asks else edge.kind, "process", share, trail)
+
+    def to_members(self, proc: ProcFacts, pids: Sequence[int], share: float, who: str, trail: Trail, kind: str) -> None:
+        """Book a wait for processes of the family over what these do, and over those whom they wait for themselves; as ``kind`` if they do
+        nothing, for the wait is then for something that they send for."""
+        owed = {pid: self.owes(pid, frozenset(pids)) for pid in pids}
+        total = sum(sum(parts.values()) for parts in owed.values())
+        explained = share if total >= policy.HALF * share else total
+        self.book(kind if kind in (waits.NETWORK, waits.POLL) else waits.PIPE, who if kind == waits.NETWORK else "process",
+                  share - explained, trail)  # fmt: skip
+        holder = "source" if self.serves_alone else "feeder"
+        for parts in owed.values():
+            for (pid, does), part in parts.items():
+                mine = explained * part / total
+                along = (*trail, Hop(pid, pid, does if does != waits.ONCPU else RUN, mine, bool(self.members[pid].met)))
+                if does == waits.ONCPU:
+                    self.book("work", f"{who}'s {holder}", mine, along)
+                elif does == READY:
+                    self.ready(mine, who, along, crowd=("work", f"{who}'s {holder}"))
+                elif does == waits.STOPPED:
+                    self.book("nobody", who, mine, along)
+                elif does in (waits.TIMER, waits.LOCK):  # which of its threads holds that lock is not seen
+                    self.book(waits.TIMER if does == waits.TIMER else waits.UNKNOWN, f"{who}'s program", mine, along)
+                else:
+                    self.book("memory" if does == waits.DISK and self.is_short_of_memory(proc) else does, who, mine, along)
+
+    def owes(self, pid: int, seen: frozenset[int]) -> dict[tuple[int, str], float]:
+        """(pid, what it does) -> share of the window: what a member of the family does beside waiting to be asked, and in that time those
+        behind it. (What one waits for that is on another machine looks like waiting to be asked.)"""
+        one = self.members[pid]
+        spent = one.spent
+        rest = sum(spent.pop(kind, 0.0) for kind in (*_FOR_INPUT, waits.UNKNOWN, waits.CHILD))
+        if one.part == SERVES or not one.near:  # its main thread may wait for its end, or for people
+            rest += spent.pop(waits.LOCK, 0.0) + spent.pop(waits.TIMER, 0.0)
+        found = {(pid, kind): share for kind, share in spent.items() if share > policy.TRIFLE}
+        behind = dict[tuple[int, str], float]()
+        for other in one.asks:
+            if other in self.members and other not in seen and len(seen) <= policy.DEEP:
+                behind |= self.owes(other, seen | {pid, *one.asks})
+        total = sum(behind.values())
+        scale = min(1.0, rest / total) if total > 0.0 else 0.0
+        return found | {key: share * scale for key, share in behind.items()}
+
+    @property
+    def serves_alone(self) -> bool:
+        """Whether one process alone serves the job with its input: it is asked, and nobody else is."""
+        near = [self.members[pid] for pid in feeders.at_other_ends(self.job) if pid in self.members]
+        return len(near) == 1 and near[0].part == SERVES
+
+    @property
+    def fed_here(self) -> list[int]:
+        """Pids at the other ends of what the trainer reads, if any of these owes it something."""
+        pids = [pid for pid in feeders.at_other_ends(self.job) if pid in self.members]
+        owed = sum(sum(self.owes(pid, frozenset(pids)).values()) for pid in pids)
+        return pids if owed >= policy.TENTH else []
 
     def is_program(self, edge: Edge) -> bool:
         """Whether the job started the process that ended a sleep, or is fed by it; a process too short-lived to be seen counts as started
@@ -544,8 +605,9 @@ class Walk:
             share = self.to_sampled_threads(proc, kind, share, who, trail)
         asked = who == "main" and bool(job.workers) and not job.loader.births and proc.children >= policy.AT_WORK
         programs = kind in (waits.PIPE, waits.CHILD) or (kind == waits.POLL and (asked or feeders.programs_at_work(job, self.facts)))
-        if kind == waits.NETWORK and who == "main" and feeders.is_fed_here(job, self.facts):
-            self.to_program(proc, share, who, "feeder", trail)
+        input_kind = kind in (waits.NETWORK, waits.PIPE) or (kind == waits.POLL and feeders.asks_others(job))
+        if input_kind and who == "main" and (fed := self.fed_here):
+            self.to_members(proc, fed, share, who, trail, kind)
         elif kind == waits.POLL and who == "main" and self.asked_over_network(trail):
             self.book("network", who, share, trail)
         elif programs and (who == "worker" or asked or not job.workers or kind == waits.CHILD):
@@ -575,8 +637,10 @@ class Walk:
                 self.ready(mine, who, trail)
             elif word == GIL:
                 self.book("gil", who, mine, trail)
-            elif word == waits.PIPE or (word == waits.NETWORK and who == "main" and feeders.is_fed_here(self.job, self.facts)):
-                self.to_program(proc, mine, who, "thread's program" if word == waits.PIPE else "feeder", trail)
+            elif word in (waits.PIPE, waits.NETWORK) and who == "main" and (fed := self.fed_here):
+                self.to_members(proc, fed, mine, who, trail, word)
+            elif word == waits.PIPE:
+                self.to_program(proc, mine, who, "thread's program", trail)
             else:
                 self.book("memory" if word == waits.DISK and self.is_short_of_memory(proc) else word, who, mine, trail)
         return share * max(0.0, 1.0 - sum(parts.values()))

@@ -150,7 +150,8 @@ class _Steps(Struct):
         if procs:
             label = clean(procs[0].role.label)
             return label if hop.tid in (0, hop.pid) else f"threads of {label}"
-        names = self.job.programs.names | {taker.pid: taker.name for taker in self.facts.takers}
+        names = {one.pid: one.name for one in self.job.members} | self.job.programs.names
+        names |= {taker.pid: taker.name for taker in self.facts.takers}
         names |= {culprit.pid: culprit.name for culprit in self.culprits}
         return clean(names.get(hop.pid, "process"))
 
