@@ -11,10 +11,14 @@ from gputop.diagnosis.graph.edges import Leaf
 from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
 
+LOADING_THREAD = "main's loading thread"  # holder of work of a native program's threads, see `Walk.thread_of`
 LOADERS = tuple(
     ("work", holder)
-    for holder in ("worker", "worker's thread", "worker's program", "worker's thread's program", "main's thread's program", "main's feeder")
-)
+    for holder in (
+        "worker", "worker's thread", "worker's program", "worker's thread's program", "main's thread's program", "main's feeder",
+        LOADING_THREAD,
+    )
+)  # fmt: skip
 """Leaves of work that more workers would share."""
 
 
@@ -22,7 +26,7 @@ def more_would_help(walk: Walk) -> bool:
     """Whether idle CPUs could run more workers; CPUs on which the trainer only spins count as idle."""
     job, cpus = walk.job, capacity(walk.job, walk.facts)
     busy = feeders.at_work(job)
-    workers = len(busy) or len(feeders.at_work_for(job, walk.facts))
+    workers = len(busy) or len(feeders.at_work_for(job, walk.facts)) or feeders.loading_threads(job)
     idle = max(cpus.idle_inside, len(cpus.allowed) - cpus.used - policy.FIFTH) + walk.spun_cpus
     idlers = job.loader.finished + len(job.workers) - len(busy)
     return 0 < workers < len(cpus.allowed) and idle >= (policy.TENTH if idlers else policy.SOME)

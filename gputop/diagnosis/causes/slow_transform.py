@@ -13,10 +13,10 @@ When it abstains: the workers idle between their batches, or wait for CPUs, a lo
 from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
-from gputop.diagnosis.causes.loaders import LOADERS, explained, more_would_help, one_is_late, unasked
+from gputop.diagnosis.causes.loaders import LOADERS, LOADING_THREAD, explained, more_would_help, one_is_late, unasked
 from gputop.diagnosis.facts.capacity import capacity
 from gputop.diagnosis.facts.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.facts.feeders import at_work, at_work_for, programs_read, programs_sleep
+from gputop.diagnosis.facts.feeders import at_work, at_work_for, loading_threads, named_thread, programs_read, programs_sleep
 from gputop.diagnosis.facts.takers import names_of
 from gputop.diagnosis.facts.waits import LOCK
 from gputop.diagnosis.graph.edges import Leaf
@@ -44,7 +44,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     if feeders := at_work_for(job, facts):
         return _tell_of_feeders(job, facts, feeders)
     if not job.workers:
-        return _tell_of_programs(job, facts)
+        return _tell_of_threads(job, facts) if _by_threads(job) else _tell_of_programs(job, facts)
     return _tell_of_late(job, facts) if one_is_late(job) else _tell_of_workers(job, facts)
 
 
@@ -58,6 +58,21 @@ def _tell_of_feeders(job: JobFacts, facts: Facts, feeders: list[Taker]) -> Findi
     evidence = percent("waited_pct", waited, filled("of its time the trainer slept until {}, or whom they work for, woke it", names))
     more = advice.fixes(advice.loading(job, facts).more, len(feeders) + 1) if advice.room(job, facts) else ()
     return Finding(detail, (evidence,), (*more, *_fixes(job, facts, feeders[0].pid)), (), (job.trainer.pid,))
+
+
+def _by_threads(job: JobFacts) -> bool:
+    """Whether the walk ended at threads of the trainer that load for its main thread."""
+    return any(claim.judge is JUDGE and claim.way is not None and claim.way.leaf.holder == LOADING_THREAD for claim in job.claims)
+
+
+def _tell_of_threads(job: JobFacts, facts: Facts) -> Finding:
+    trainer, threads = job.trainer, loading_threads(job)
+    detail = filled(
+        "the main thread of {} waits for {} of its own{}, which run on {:.1f} of the {} CPUs that it may use and cannot keep up",
+        trainer.role.label, counted(threads, "thread"), named_thread(trainer), trainer.others_run, len(capacity(job, facts).allowed),
+    )  # fmt: skip
+    evidence = percent("threads_cpu_pct", trainer.others_run / max(1, threads), "on-CPU share of those threads, in the mean")
+    return Finding(detail, (evidence,), _fixes(job, facts, trainer.pid), (), (trainer.pid,))
 
 
 def _tell_of_programs(job: JobFacts, facts: Facts) -> Finding:

@@ -13,13 +13,14 @@ from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.causes.loaders import LOADERS, explained, more_would_help
 from gputop.diagnosis.facts.capacity import capacity
 from gputop.diagnosis.facts.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.facts.feeders import at_work, at_work_for
+from gputop.diagnosis.facts.feeders import at_work, at_work_for, loading_threads, named_thread
 from gputop.diagnosis.facts.takers import names_of
 from gputop.diagnosis.graph.edges import Leaf
 from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Evidence
+from gputop.system.text import counted
 
 
 def _part(walk: Walk, leaf: Leaf) -> float:
@@ -27,8 +28,24 @@ def _part(walk: Walk, leaf: Leaf) -> float:
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    programs = at_work_for(job, facts)
-    return _tell_of_programs(job, facts, programs) if programs else _tell_of_workers(job, facts)
+    if programs := at_work_for(job, facts):
+        return _tell_of_programs(job, facts, programs)
+    return _tell_of_workers(job, facts) if job.workers else _tell_of_threads(job, facts)
+
+
+def _tell_of_threads(job: JobFacts, facts: Facts) -> Finding:
+    """The finding about threads of a native program that load for its main thread."""
+    cpus, trainer, threads = capacity(job, facts), job.trainer, max(1, loading_threads(job))
+    detail = filled(
+        "{} of {}{} load for its main thread, on {:.1f} CPUs, while the job uses {:.1f} of the {} CPUs it may use",
+        counted(threads, "thread"), trainer.role.label, named_thread(trainer), trainer.others_run, cpus.used, len(cpus.allowed),
+    )  # fmt: skip
+    evidence = (
+        percent("threads_cpu_pct", trainer.others_run / threads, "on-CPU share of those threads, in the mean"),
+        Evidence("idle_cpus", round(cpus.idle_inside, 2), "CPUs", "idle among those it may use"),
+    )
+    fixes = advice.fixes(advice.loading(job, facts).more, min(len(cpus.allowed), threads + max(1, int(cpus.idle_inside))))
+    return Finding(detail, evidence, fixes, (), (trainer.pid,))
 
 
 def _tell_of_programs(job: JobFacts, facts: Facts, programs: list[Taker]) -> Finding:

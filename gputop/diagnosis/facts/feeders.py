@@ -28,6 +28,11 @@ def threads_at_work(job: JobFacts) -> bool:
     return job.trainer.others_run >= policy.AT_WORK
 
 
+def loading_threads(job: JobFacts) -> int:
+    """Number of other threads of a trainer without workers or programs that load for its main thread: those at work."""
+    return job.trainer.threads_at_work if not job.workers else 0
+
+
 def named_thread(proc: ProcFacts) -> str:
     """`` (name)`` of the busiest other thread; empty if it only has the program's name."""
     name = proc.busiest_thread

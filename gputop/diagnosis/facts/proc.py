@@ -241,6 +241,14 @@ class ProcFacts(Struct, frozen=True, dict=True):
         return self._sum_threads(named)[0] if named and self.others_run else 0.0
 
     @property
+    def threads_at_work(self) -> int:
+        """Number of other threads that ran or were runnable for `policy.AT_WORK` of the time, without the driver's."""
+        drivers = {thread.tid for thread in self.info.threads if thread.comm.startswith(DRIVER)}
+        others = (one for one in self._thread_deltas() if one.tid != self.pid and one.tid not in drivers)
+        ns = max(1, self.newer.t_ns - (self.threaded or self.newer).t_ns)
+        return sum(one.oncpu_ns + one.run_delay_ns >= policy.AT_WORK * ns for one in others)
+
+    @property
     def busiest_thread(self) -> str:
         """Name of the other thread that ran most; empty if there is none or its name is unknown."""
         others = [one for one in self._thread_deltas() if one.tid != self.pid]

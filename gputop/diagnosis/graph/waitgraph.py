@@ -24,6 +24,7 @@ from gputop.diagnosis.graph import owners
 from gputop.diagnosis.graph.edges import GIL, READY, RUN, WORKERS, Edge, Hop, Leaf, LeafLoss, LeafTrail, Leaves, Trail, edges_of, take
 from gputop.findings import policy
 from gputop.findings.verdict import READS, SERVES
+from gputop.model.roles import is_python
 
 _FOR_INPUT = (waits.POLL, waits.NETWORK, waits.PIPE)  # kinds of sleep of one that waits for what others send
 SHARED = -1  # `Edge.address` of a lock that a trainer takes in turn with its workers
@@ -449,11 +450,17 @@ class Walk:
         for part in parts:
             mine = share * part.share / total
             if part.kind == RUN:
-                self.book("work", f"{who}'s thread", mine, (*trail, Hop(proc.pid, edge.tid, RUN, mine, True)))
+                self.book("work", self.thread_of(proc, who), mine, (*trail, Hop(proc.pid, edge.tid, RUN, mine, True)))
             elif mine < policy.TRIFLE:  # dozens of threads that wake each other have millions of ways
                 self.book("thread", who, mine, trail)
             else:
                 self.follow(proc, part, mine, trail, edge.tid)
+
+    def thread_of(self, proc: ProcFacts, who: str) -> str:
+        """The holder of a leaf that is work of another thread. Threads of a native program load beside its main thread, as workers do, if
+        the main thread gives the GPU its work; in Python they are part of what the trainer does itself."""
+        gives = self.facts.main_calls.get(proc.pid, 1.0) >= policy.HALF or not self.job.gpus
+        return "main's loading thread" if who == "main" and not is_python(proc.info) and gives else f"{who}'s thread"
 
     def to_gil(self, proc: ProcFacts, share: float, who: str, trail: Trail) -> float:
         """Book a wait at the GIL, no longer than its threads wanted a CPU (a sleeping thread has released it); returns the share booked."""
@@ -632,7 +639,7 @@ class Walk:
         for word, part in parts.items():
             mine = share * part
             if word == RUN:
-                self.book("work", f"{who}'s thread", mine, trail)
+                self.book("work", self.thread_of(proc, who), mine, trail)
             elif word == READY:
                 self.ready(mine, who, trail)
             elif word == GIL:
