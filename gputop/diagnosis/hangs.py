@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gputop.diagnosis.causes import Finding, advice
 from gputop.diagnosis.facts import waits
 from gputop.diagnosis.facts.facts import Facts, Hang, JobFacts
-from gputop.diagnosis.facts.family import has_thread_outside, is_left_alone
+from gputop.diagnosis.facts.family import INPUT, all_wait_to_be_asked, has_thread_outside
 from gputop.diagnosis.facts.feeders import LISTENING
 from gputop.diagnosis.facts.life import WATCHERS, has_peers, in_kernel, ranks, sees_gpus
 from gputop.diagnosis.facts.proc import ProcFacts
@@ -56,10 +56,9 @@ def _of_one(job: JobFacts, facts: Facts) -> Hang | None:
     pauses = bool(job.life.unbegun_s) and any(_kind(worker) in _PAUSES for worker in job.workers)
     if job.life.still_s < (policy.FAR_S if unknown or pauses else policy.HUNG_S) or in_kernel(job):
         return None
-    if is_left_alone(job):
-        return None
     if kind == waits.LOCK:  # a rank's lock may belong to a collective
-        inside = not has_peers(job) and (job.loader.is_torchs or not _may_be_asked(job.trainer))
+        asked = _may_be_asked(job.trainer) or (all_wait_to_be_asked(job) and has_thread_outside(job.trainer, INPUT))
+        inside = not has_peers(job) and (job.loader.is_torchs or not asked)
     elif kind == waits.PIPE:
         inside = job.output.unheard or (bool(job.workers) and job.trainer.newer.syscall_arg != STDIN)
     else:

@@ -22,7 +22,7 @@ from gputop.diagnosis.facts import feeders, waits
 from gputop.diagnosis.facts.facts import Facts, JobFacts
 from gputop.diagnosis.facts.family import is_left_alone
 from gputop.diagnosis.facts.proc import ProcFacts
-from gputop.diagnosis.graph.pausing import is_ahead, paused
+from gputop.diagnosis.graph.pausing import breaks_s, is_ahead, paused
 from gputop.diagnosis.graph.states import host_side_loss
 from gputop.diagnosis.graph.stuck import all_are_dead, all_others_are_ahead, killed
 from gputop.findings import policy
@@ -198,7 +198,8 @@ class Seen:
         job = self.job
         if job.loader.births or job.programs.stopped or job.programs.mute or job.ranks.absent or job.host_only:
             return False
-        return 0.0 < paused(job, self.facts) < inf and is_left_alone(job)
+        rests = breaks_s(job) >= policy.PAUSE_S and job.pools.get("main.unasked", 0.0) >= policy.HALF
+        return (rests or 0.0 < paused(job, self.facts) < inf) and is_left_alone(job)
 
     def has_not_worked_yet(self) -> bool:
         return 0.0 < self.job.life.unbegun_s < policy.BEGINS_S and self.job.idle is not None

@@ -176,7 +176,7 @@ class Member(Struct, frozen=True):
     cores: float  # CPUs it ran on
     ready: float  # share of the window in which its main thread was runnable
     met: Counter[str]  # samples of its main thread by kind of wait (words of `waits`); empty if there are none
-    asks: tuple[int, ...] = ()  # pids of the members behind it: at the other ends of what it reads, or started by it
+    asks: tuple[int, ...] = ()  # pids of the trainer and of members at the other ends of what it reads, and of members that it started
 
     @property
     def spent(self) -> dict[str, float]:

@@ -21,7 +21,7 @@ from gputop.findings.verdict import COORDINATES, FEEDS, READS, SERVES
 from gputop.model.frame import ProcInfo
 
 MOST_MEMBERS = 64  # of one job: the ends that the collector follows, twice (guess)
-_INPUT = (waits.POLL, waits.NETWORK, waits.PIPE)  # kinds of sleep of one that waits for what another process sends
+INPUT = (waits.POLL, waits.NETWORK, waits.PIPE)  # kinds of sleep of one that waits for what another process sends
 _INIT = 1  # pid of init, which starts services and adopts orphans
 
 
@@ -34,19 +34,20 @@ class Family(Struct):
     def note(self, job: JobFacts, infos: Mapping[int, ProcInfo], others: Collection[int]) -> None:
         """Take in who is at the job's ends in this window. ``others``: pids that cannot be members: they are of jobs, or gputop's own."""
         info = job.trainer.info
-        ends = {*info.other_ends, *info.read_by, *job.feeders.pids, *(reader.pid for reader in job.output.readers)}
+        ends = {*info.other_ends, *info.read_by, *(job.feeders.pids & job.feeders.woken_by.keys()), *(reader.pid for reader in job.output.readers)}
         near = {pid for pid in self._living(self.near, infos) | ends if _may_be(pid, infos, others)}
         read = {pid for one in near for pid in infos[one].other_ends}
         starters = {pid for pid in near if pid not in info.read_by and (pid != info.ppid or infos[pid].sockets == LISTENING)}
         started = {pid for pid, one in infos.items() if one.ppid in starters} if starters else set[int]()
-        behind = {pid for pid in self._living(self.behind, infos) | read | started if pid not in near and _may_be(pid, infos, others)}
+        may_be = (self._living(self.behind, infos) | read | started | job.feeders.pids) - near
+        behind = {pid for pid in may_be if _may_be(pid, infos, others)}
         self.near = {pid: infos[pid].start_ticks for pid in sorted(near)[:MOST_MEMBERS]}
         self.behind = {pid: infos[pid].start_ticks for pid in sorted(behind)[:MOST_MEMBERS]}
 
-    def behind_of(self, pid: int, infos: Mapping[int, ProcInfo]) -> tuple[int, ...]:
+    def asked_by(self, pid: int, trainer: int, infos: Mapping[int, ProcInfo]) -> tuple[int, ...]:
         """The value of `Member.asks`."""
         read = infos[pid].other_ends
-        return tuple(one for one in (*self.near, *self.behind) if one != pid and (one in read or infos[one].ppid == pid))
+        return tuple(one for one in (trainer, *self.near, *self.behind) if one != pid and (one in read or infos[one].ppid == pid))
 
     @staticmethod
     def _living(known: Mapping[int, int], infos: Mapping[int, ProcInfo]) -> set[int]:
@@ -80,19 +81,20 @@ def is_left_alone(job: JobFacts) -> bool:
     Those at its other ends wait at sockets and pipes of their own. Of those behind them none works, waits for a disk or is stopped: whoever
     is asked by people may sleep as long as it likes.
     """
+    return waits_for_others(job) >= policy.MOST and all_wait_to_be_asked(job)
+
+
+def all_wait_to_be_asked(job: JobFacts) -> bool:
+    """The part of `is_left_alone` about the other processes."""
     near = [one for one in job.members if one.near and one.part != READS]
-    idle = job.idle or 0.0
-    most = policy.TENTH + 1.0 - idle  # what they run for the work that its GPU has had
-    return (
-        bool(near) and not job.workers and waits_for_others(job) >= policy.MOST
-        and all(one.cores <= most and not _stands(one) for one in job.members)
-        and all(_waits_to_be_asked(one) for one in near)
-    )  # fmt: skip
+    most = policy.TENTH + 1.0 - (job.idle or 0.0)  # what they run for the work that its GPU has had
+    rest = all(one.cores <= most and not _stands(one) for one in job.members) and all(_waits_to_be_asked(one) for one in near)
+    return bool(near) and not job.workers and rest
 
 
 def waits_for_others(job: JobFacts) -> float:
     """Share of the loss in which the main thread waits for what other processes send: itself, or until a thread that does hands it on."""
-    kinds = (*_INPUT, *([waits.LOCK, waits.UNKNOWN] if has_thread_outside(job.trainer, _INPUT) else []))
+    kinds = ("unasked", *INPUT, *([waits.LOCK, waits.UNKNOWN] if has_thread_outside(job.trainer, INPUT) else []))
     return sum(job.pools.get(f"main.{kind}", 0.0) for kind in kinds)
 
 
@@ -104,7 +106,7 @@ def has_thread_outside(trainer: ProcFacts, kinds: Iterable[str], but: Collection
 
 def _waits_to_be_asked(one: Member) -> bool:
     asleep = Counter({kind: times for kind, times in one.met.items() if kind != waits.ONCPU})
-    for_input = sum(asleep[kind] for kind in _INPUT)
+    for_input = sum(asleep[kind] for kind in INPUT)
     if one.part == SERVES:  # threads of it wait for clients, and its main thread for its end
         for_input += asleep[waits.LOCK] + asleep[waits.TIMER]
     return for_input >= policy.MOST * asleep.total() > 0.0

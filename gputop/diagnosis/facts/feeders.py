@@ -111,7 +111,7 @@ def who_waits(job: JobFacts, facts: Facts, kind: str, share: Callable[[ProcFacts
 def feeding(woken_by: Mapping[int, float], infos: Mapping[int, ProcInfo], hot: Container[int]) -> frozenset[int]:
     """Processes outside ``hot`` (trainers, workers) that wake a trainer with its input, such as actors; also their siblings with the same
     command (never waited for, because they were ahead) and the children of both. Empty if the trainer hardly waits for them."""
-    known = {pid: share for pid, share in woken_by.items() if pid in infos and pid not in hot and infos[pid].cmdline}
+    known = {pid: share for pid, share in woken_by.items() if pid > 1 and pid in infos and pid not in hot and infos[pid].cmdline}
     found = {pid: share for pid, share in known.items() if share > policy.HARDLY}
     if sum(found.values()) < policy.LOST:
         return frozenset()

@@ -40,7 +40,7 @@ from gputop.diagnosis.facts.takers import TakerTrack, born_ns, name_of
 from gputop.diagnosis.facts.tracks import ProcTrack, some_worked
 from gputop.diagnosis.facts.wakes import WakeTrack, Woken
 from gputop.findings import policy
-from gputop.findings.verdict import Step
+from gputop.findings.verdict import READS, Step
 from gputop.model import roles as who
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Met, ProcInfo, ProcSample
@@ -225,8 +225,13 @@ class Window:
         for pid in (*known.near, *known.behind):
             met, ready = self._takers.waits_of(pid, kind_of, self._points.oldest_ns)
             part, cores = part_of(pid, job, board.infos), self._takers.cores(pid) or 0.0
-            members.append(Member(pid, name_of(board, pid), part, pid in known.near, cores, ready, met, known.behind_of(pid, board.infos)))
-        return replace(job, members=members) if members else job
+            asks = known.asked_by(pid, job.trainer.pid, board.infos)
+            members.append(Member(pid, name_of(board, pid), part, pid in known.near, cores, ready, met, asks))
+        awaited = (one for one in members if one.part != READS)
+        stopped = {one.pid: one.name for one in awaited if one.met[waits.STOPPED] >= policy.HALF * one.met.total() > 0}
+        if not members:
+            return job
+        return replace(job, members=members, programs=replace(job.programs, stopped=job.programs.stopped | stopped))
 
     def _with_signs_of_life(self, board: Board, jobs: list[JobFacts], gpus: int) -> list[JobFacts]:
         jobs = [self._past(job.trainer.pid).alive(job, board, self.roles) for job in jobs]

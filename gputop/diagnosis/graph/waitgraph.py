@@ -19,14 +19,14 @@ from msgspec.structs import replace
 from gputop.diagnosis.facts import feeders, waits
 from gputop.diagnosis.facts.capacity import capacity, is_held
 from gputop.diagnosis.facts.facts import Facts, JobFacts, may_spin
+from gputop.diagnosis.facts.family import INPUT
 from gputop.diagnosis.facts.proc import ASKING, TURN, ProcFacts
 from gputop.diagnosis.graph import owners
 from gputop.diagnosis.graph.edges import GIL, READY, RUN, WORKERS, Edge, Hop, Leaf, LeafLoss, LeafTrail, Leaves, Trail, edges_of, take
 from gputop.findings import policy
-from gputop.findings.verdict import READS, SERVES
+from gputop.findings.verdict import FEEDS, READS, SERVES
 from gputop.model.roles import is_python
 
-_FOR_INPUT = (waits.POLL, waits.NETWORK, waits.PIPE)  # kinds of sleep of one that waits for what others send
 SHARED = -1  # `Edge.address` of a lock that a trainer takes in turn with its workers
 
 
@@ -506,13 +506,12 @@ class Walk:
             self.book(waits.LOCK if asks else edge.kind, "process", share, trail)
 
     def to_members(self, proc: ProcFacts, pids: Sequence[int], share: float, who: str, trail: Trail, kind: str) -> None:
-        """Book a wait for processes of the family over what these do, and over those whom they wait for themselves; as ``kind`` if they do
-        nothing, for the wait is then for something that they send for."""
-        owed = {pid: self.owes(pid, frozenset(pids)) for pid in pids}
+        """Book a wait for processes of the family over what these do, and over those whom they wait for themselves. What they rest in that
+        time is the network's if it carries the wait, else nobody asks them."""
+        owed = {pid: self.owes(pid, frozenset(pids), kind == waits.NETWORK) for pid in pids}
         total = sum(sum(parts.values()) for parts in owed.values())
         explained = share if total >= policy.HALF * share else total
-        self.book(kind if kind in (waits.NETWORK, waits.POLL) else waits.PIPE, who if kind == waits.NETWORK else "process",
-                  share - explained, trail)  # fmt: skip
+        self.book(waits.NETWORK if kind == waits.NETWORK else "unasked", who, share - explained, trail)
         holder = "source" if self.serves_alone else "feeder"
         for parts in owed.values():
             for (pid, does), part in parts.items():
@@ -523,18 +522,23 @@ class Walk:
                 elif does == READY:
                     self.ready(mine, who, along, crowd=("work", f"{who}'s {holder}"))
                 elif does == waits.STOPPED:
-                    self.book("nobody", who, mine, along)
+                    self.book("nobody", "worker", mine, along)
                 elif does in (waits.TIMER, waits.LOCK):  # which of its threads holds that lock is not seen
                     self.book(waits.TIMER if does == waits.TIMER else waits.UNKNOWN, f"{who}'s program", mine, along)
                 else:
                     self.book("memory" if does == waits.DISK and self.is_short_of_memory(proc) else does, who, mine, along)
 
-    def owes(self, pid: int, seen: frozenset[int]) -> dict[tuple[int, str], float]:
+    def owes(self, pid: int, seen: frozenset[int], by_network: bool = False) -> dict[tuple[int, str], float]:
         """(pid, what it does) -> share of the window: what a member of the family does beside waiting to be asked, and in that time those
-        behind it. (What one waits for that is on another machine looks like waiting to be asked.)"""
+        behind it. Who waits for the network, and not for a process that is seen, waits for another machine. A server that sleeps by a timer
+        before it answers over the network (``by_network``) is a slow network."""
         one = self.members[pid]
         spent = one.spent
-        rest = sum(spent.pop(kind, 0.0) for kind in (*_FOR_INPUT, waits.UNKNOWN, waits.CHILD))
+        far = (waits.NETWORK,) if one.near and one.part == FEEDS and not one.asks else ()
+        rest = sum(spent.pop(kind, 0.0) for kind in (*INPUT, waits.UNKNOWN, waits.CHILD) if kind not in far)
+        spent[READY] += (late := spent[waits.ONCPU] * (1.0 - owners.own_part(spent[waits.ONCPU], spent[READY])))
+        spent[waits.ONCPU] -= late
+        rest += spent.pop(waits.TIMER, 0.0) if by_network else 0.0
         if one.part == SERVES or not one.near:  # its main thread may wait for its end, or for people
             rest += spent.pop(waits.LOCK, 0.0) + spent.pop(waits.TIMER, 0.0)
         found = {(pid, kind): share for kind, share in spent.items() if share > policy.TRIFLE}

@@ -1,0 +1,183 @@
+"""A job's family: who is at its ends, who is behind those, and what is told when they work, rest, or are nobody's."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import pytest
+
+from gputop.findings.verdict import COORDINATES, FEEDS, READS, SERVES
+from tests.unit.diagnosis.scene import AWAIT, DISK, EPOLL, ON_CPU, POLL_SOCKET, READ, SLEEP, SOCKET, Proc, Scene
+
+GPU, FRONT, BEHIND, STRANGER = 100, 300, 301, 400
+STOPPED = {"state": "T", "syscall": 0}
+
+
+def behind_a_front(front: dict, behind: dict, util: float = 30.0, waits: str = "main", front_sockets: str = "listening") -> Scene:
+    """A process on the GPU that a front of another session sends its input, which it has from a third one. ``waits``: who reads it."""
+    scene = Scene(cpus=2, cpu_busy=[0.5, 0.5])
+    scene.gpus[0] = {"util_pct": util, "power_w": 300.0, "power_limit_w": 700.0, "pids": [GPU]}
+    info = {"uses_cuda": True, "sockets": "connected", "other_ends": [FRONT], "session": GPU}
+    engine = Proc(GPU, run=0.02, comm="engine", cmdline=["engine"], looks=[READ], info=info)
+    if waits == "thread":
+        engine.looks, engine.threads, engine.thread_looks = [AWAIT], {110: (0.01, 0.0)}, [READ]
+    asks = {"session": FRONT, "sockets": front_sockets, "other_ends": [GPU, BEHIND]}
+    return scene.add(
+        engine,
+        Proc(FRONT, comm="front", cmdline=["front"], info=asks, **front),
+        Proc(BEHIND, comm="tokenize", cmdline=["tokenize"], info={"session": FRONT, "other_ends": [FRONT]}, **behind),
+        Proc(STRANGER, comm="other", cmdline=["other"], looks=[SLEEP]),
+    )  # fmt: skip
+
+
+RESTS = {"run": 0.01, "looks": [EPOLL]}
+READS_IT = {"run": 0.01, "looks": [READ]}
+WORKS = {"run": 0.97, "looks": [ON_CPU]}
+
+
+def told(scene: Scene, seconds: float = 8.0) -> tuple[str, str]:
+    scene.play(seconds)
+    return scene.engine.verdict.symptom, scene.engine.verdict.cause
+
+
+def members(scene: Scene) -> dict[int, str]:
+    facts = scene.engine.facts
+    assert facts is not None
+    return {one.pid: one.part for one in facts.jobs[0].members}
+
+
+@pytest.mark.parametrize("waits", ["main", "thread"])
+def test_the_walk_goes_through_who_rests_to_who_works_behind_it(waits: str) -> None:
+    scene = behind_a_front(RESTS, WORKS, waits=waits)
+    assert told(scene) == ("input-bound", "slow-transform")
+    assert members(scene) == {FRONT: SERVES, BEHIND: FEEDS}
+    path = scene.engine.verdict.path
+    assert path[-1].pid == BEHIND, path
+    assert path[-1].state == "runs"
+
+
+def test_the_front_itself_is_the_end_where_it_works() -> None:
+    scene = behind_a_front(WORKS, READS_IT)
+    assert told(scene) == ("input-bound", "slow-transform")
+    assert scene.engine.verdict.path[-1].pid == FRONT
+
+
+@pytest.mark.parametrize(
+    ("behind", "cause"),
+    [
+        ({"run": 0.01, "looks": [DISK]}, "disk-io"),
+        ({"run": 0.1, "wait": 0.88, "looks": [ON_CPU]}, "cpu-contention"),
+        ({"run": 0.0, "looks": [STOPPED]}, "hung-worker"),
+    ],
+    ids=["disk", "no CPU", "stopped"],
+)
+def test_what_keeps_the_last_one_is_the_cause(behind: dict, cause: str) -> None:
+    scene = behind_a_front(RESTS, behind)
+    if cause == "cpu-contention":
+        scene.cpu_busy = [1.0, 1.0]
+        scene.procs[STRANGER].run, scene.procs[STRANGER].looks = 1.6, [ON_CPU]
+    assert told(scene)[1] == cause
+
+
+def test_no_member_is_a_culprit_and_a_stranger_is() -> None:
+    """Both take CPUs that the front wants."""
+    scene = behind_a_front({"run": 0.15, "wait": 0.8, "looks": [ON_CPU]}, {"run": 0.7, "looks": [ON_CPU]})
+    scene.cpu_busy, scene.procs[STRANGER].run, scene.procs[STRANGER].looks = [1.0, 1.0], 1.1, [ON_CPU]
+    assert told(scene) == ("input-bound", "cpu-contention")
+    assert {one.pid for one in scene.engine.verdict.culprits} == {STRANGER}
+
+
+def quiet(scene: Scene, busy_s: float = 4.0) -> Scene:
+    """Everybody works for a while, and then nobody asks any more: all sleep where they did."""
+    looks = {pid: deepcopy(proc.looks) for pid, proc in scene.procs.items()}
+    scene.gpus[0]["util_pct"] = 98.0
+    scene.procs[GPU].looks = [SLEEP]
+    scene.play_tenths(lambda _: None, busy_s)
+    scene.gpus[0] |= {"util_pct": 0.0, "power_w": 80.0}
+    for pid, proc in scene.procs.items():
+        proc.looks, proc.run, proc.switches = looks[pid], 0.0, 0
+        proc.threads = dict.fromkeys(proc.threads, (0.0, 0.0))
+    return scene.play_tenths(lambda _: None, 9.0)
+
+
+@pytest.mark.parametrize("waits", ["main", "thread"])
+@pytest.mark.parametrize("front", [EPOLL, READ, POLL_SOCKET], ids=["epoll", "read", "poll"])
+def test_an_engine_that_nobody_asks_is_idle_and_neither_pauses_nor_hangs(waits: str, front: dict) -> None:
+    scene = quiet(behind_a_front({"looks": [front]}, {"looks": [READ]}, waits=waits))
+    assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("idle", "none")
+    assert not any(one.severity in ("medium", "high") for one in scene.engine.incidents)
+
+
+def test_who_asks_may_sleep_as_long_as_it_likes() -> None:
+    scene = quiet(behind_a_front({"looks": [EPOLL]}, {"looks": [SLEEP]}))
+    assert scene.engine.verdict.cause == "none"
+
+
+@pytest.mark.parametrize(
+    ("front", "behind"), [(DISK, READ), (EPOLL, DISK), (SLEEP, READ)], ids=["disk", "disk behind", "timer"]
+)
+def test_an_engine_whose_family_stands_at_something_else_is_not_idle(front: dict, behind: dict) -> None:
+    scene = quiet(behind_a_front({"looks": [front]}, {"looks": [behind]}, front_sockets="none"))
+    assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) != ("idle", "none")
+
+
+def test_who_does_not_wake_the_trainer_any_more_stays_a_member_while_it_lives() -> None:
+    scene = behind_a_front(RESTS, READS_IT).play(3)
+    scene.procs[GPU].info = scene.procs[GPU].info | {"other_ends": []}
+    scene.play(4)
+    assert FRONT in members(scene)
+    scene.drop(FRONT).play(4)
+    assert FRONT not in members(scene)
+    scene.add(Proc(FRONT, comm="new", cmdline=["new"], looks=[SLEEP], start_ticks=99_999)).play(2)
+    assert FRONT not in members(scene), "another process has its pid now"
+
+
+def test_parts_are_what_they_do() -> None:
+    scene = behind_a_front(RESTS, READS_IT, front_sockets="none")
+    scene.procs[GPU].info |= {"read_by": [BEHIND]}
+    scene.procs[GPU].ppid = FRONT
+    scene.play(3)
+    assert members(scene) == {FRONT: FEEDS, BEHIND: READS}
+    assert COORDINATES not in members(scene).values()
+
+
+def test_no_rank_worker_or_init_is_a_member() -> None:
+    scene = behind_a_front(RESTS, READS_IT)
+    scene.procs[GPU].info |= {"other_ends": [1, FRONT, GPU]}
+    scene.add(Proc(1, ppid=0, comm="init", cmdline=["init"], looks=[SLEEP])).play(3)
+    assert members(scene).keys() == {FRONT, BEHIND}
+
+
+def native(threads: dict[int, tuple[float, float]], busy: list[float], main_calls: bool = True) -> Scene:
+    """A program in C; its main thread waits for threads of its own that make its input."""
+    scene = Scene(cpus=len(busy), cpu_busy=busy, gpus={0: {"util_pct": 40.0, "power_w": 300.0, "power_limit_w": 700.0, "pids": [GPU]}})
+    engine = Proc(GPU, run=0.02, comm="render", cmdline=["/opt/render"], looks=[AWAIT], info={"uses_cuda": True, "exe": "/opt/render"})
+    engine.threads, engine.thread_looks = threads, [ON_CPU]
+    if not main_calls:
+        scene.probed, scene.wakeups = True, {(GPU, 110): 0.6}
+        scene.calls, scene.thread_calls = {(GPU, "cuStreamSynchronize"): (30, 0.35, 0)}, {(110, "cuStreamSynchronize"): 0.35}
+    return scene.add(engine)
+
+
+def test_threads_of_a_native_program_load_as_workers_do() -> None:
+    assert told(native({110: (0.95, 0.0), 111: (0.95, 0.0)}, [0.98, 0.98])) == ("input-bound", "slow-transform")
+    assert told(native({110: (0.97, 0.0)}, [0.98, 0.05, 0.05, 0.05])) == ("input-bound", "too-few-workers")
+
+
+def test_a_thread_that_gives_the_gpu_its_work_does_not_load_for_the_main_thread() -> None:
+    assert told(native({110: (0.6, 0.0)}, [0.7, 0.1, 0.1, 0.1], main_calls=False))[1] not in ("too-few-workers", "slow-transform")
+
+
+def test_a_client_of_a_service_that_polls_waits_for_the_service() -> None:
+    """An event loop: its descriptors are known, and who holds the other end of its connection works all the time."""
+    scene = behind_a_front(WORKS, READS_IT)
+    scene.procs[GPU].looks = [POLL_SOCKET]
+    assert told(scene) == ("input-bound", "slow-transform")
+    assert scene.engine.verdict.path[-1].pid == FRONT
+
+
+def test_a_service_that_waits_for_another_machine_is_the_networks() -> None:
+    scene = behind_a_front({"run": 0.02, "looks": [SOCKET]}, READS_IT, front_sockets="connected")
+    scene.procs[FRONT].info = {"sockets": "connected", "other_ends": []}
+    scene.drop(BEHIND)
+    assert told(scene) == ("input-bound", "network-io")
