@@ -274,6 +274,8 @@ def _does(one: Standing) -> str:
         return "launches its kernels too slowly to keep it busy"
     if one.phase.loads_ns:
         return filled("makes no steps yet: {}", loading(job))
+    if one.cause == "host-optimizer":
+        return "updates on the CPU what its GPU waits for"
     if one.cause == "output-blocked":
         return "waits until somebody reads what it writes"
     if one.cause in _OWN_DOING and job.is_supplied:

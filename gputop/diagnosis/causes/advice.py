@@ -80,6 +80,7 @@ class Computing(Struct, frozen=True, kw_only=True):
     pieces: Hints  # it copies many small pieces
     returned: Hints  # it copies much back
     offloaded: Hints  # gradients and weights go back and forth
+    updates: Hints  # the optimizer works on the host
     launches: Hints  # of many small kernels
     waits: Hints  # for the GPU after every few operations
     bigger: Hints  # the GPU is more than it uses
@@ -330,6 +331,10 @@ _PLAIN = Computing(
         Hint("As much comes back as goes, like gradients and weights: keep on the GPU what changes there"),
         Hint("Where it has no room, copy from and to page-locked memory, beside the computing"),
     ),
+    updates=(
+        Hint("Keep on the GPU what each step updates, where it has room: in fewer bits, or spread over several GPUs"),
+        Hint("Or update piece by piece in several threads, and send each piece back while the next one is updated"),
+    ),
     launches=(Hint("Launch many kernels at once, by CUDA graphs"), Hint("Fuse them, or give each kernel more to do")),
     waits=(Hint("Wait for the GPU once a step, and leave results there until they are needed"),),
     bigger=(
@@ -370,6 +375,12 @@ COMPUTING = {
             ),
             Hint("Where it has no room, copy from page-locked memory, beside the backward pass", "DeepSpeed: offload_optimizer"),
         ),
+        updates=(
+            Hint("Keep the optimizer on the GPU: its state in 8 bits takes a quarter of the room", "bitsandbytes.optim.AdamW8bit(...)"),
+            Hint("Or spread its state over several GPUs (FSDP, ZeRO)", "torch.distributed.fsdp.fully_shard(model)"),
+            Hint("Or let it update in vectors and threads, beside the copies (DeepSpeed: offload_optimizer)", "DeepSpeedCPUAdam(...)"),
+            Hint("Or update less often: sum the gradients of several batches on the GPU"),
+        ),
         launches=(
             Hint("Launch many kernels at once, by CUDA graphs", 'model = torch.compile(model, mode="reduce-overhead")'),
             Hint("Fuse the optimizer's kernels", "torch.optim.AdamW(..., fused=True)"),
@@ -397,6 +408,11 @@ COMPUTING = {
         smaller=(Hint("Send less: uint8 rather than float32, converted under jit"),),
         pieces=(Hint("Send one tree of large arrays rather than many small ones", "jax.device_put(batch)"),),
         returned=(Hint("Reduce it under jit, and fetch only what is used here", "jax.device_get(metrics)"),),
+        updates=(
+            Hint("Keep the optimizer's state on the GPU, in fewer bits or factored", "optax.adafactor(...)"),
+            Hint("Or shard it over several GPUs", "jax.device_put(state, NamedSharding(mesh, spec))"),
+            Hint("Or update less often: sum the gradients of several batches on the GPU", "optax.MultiSteps(optimizer, every_k_schedule=4)"),
+        ),
         launches=(
             Hint("Put the whole step under one jit, or several steps into one call", "jax.lax.scan(step, state, batches)"),
             Hint("Or give each kernel more to do: a larger batch"),

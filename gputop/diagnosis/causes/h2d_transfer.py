@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.facts.facts import Facts, JobFacts
 from gputop.diagnosis.facts.stepclock import moves_weights
-from gputop.diagnosis.graph.gpuside import copied, copying, link_of, traffic
+from gputop.diagnosis.graph.gpuside import both_ways, copied, copying, link_of, traffic
 from gputop.diagnosis.graph.pausing import is_ahead
 from gputop.findings import policy
 from gputop.findings.sentence import filled
@@ -29,9 +29,8 @@ _ASK = "nvidia-smi -i {:d} --query-gpu=pcie.link.width.current,pcie.link.width.m
 
 def copies_back(job: JobFacts) -> bool:
     """Whether more bytes come from the GPUs than go there: by CUDA calls, else over PCIe."""
-    if job.cuda.calls is not None and job.cuda.calls.copy_bytes_per_s:
-        return job.cuda.calls.from_gpu_bytes_per_s > job.cuda.calls.to_gpu_bytes_per_s
-    return 2 * sum(gpu.pcie_back_bytes_per_s or 0.0 for gpu in job.gpus) > traffic(job)
+    there, back = both_ways(job)
+    return there > back
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:

@@ -34,7 +34,8 @@ class Family(Struct):
     def note(self, job: JobFacts, infos: Mapping[int, ProcInfo], others: Collection[int]) -> None:
         """Take in who is at the job's ends in this window. ``others``: pids that cannot be members: they are of jobs, or gputop's own."""
         info = job.trainer.info
-        ends = {*info.other_ends, *info.read_by, *(job.feeders.pids & job.feeders.woken_by.keys()), *(reader.pid for reader in job.output.readers)}
+        wakers = job.feeders.pids & job.feeders.woken_by.keys()
+        ends = {*info.other_ends, *info.read_by, *wakers, *(reader.pid for reader in job.output.readers)}
         near = {pid for pid in self._living(self.near, infos) | ends if _may_be(pid, infos, others)}
         read = {pid for one in near for pid in infos[one].other_ends}
         starters = {pid for pid in near if pid not in info.read_by and (pid != info.ppid or infos[pid].sockets == LISTENING)}

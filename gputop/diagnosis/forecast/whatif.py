@@ -41,12 +41,13 @@ LINK_SHARE = 0.8  # of the link's speed that copies from pinned memory reach (ba
 ONE_WINDOW = 0.1  # assumed deviation, in logarithms, of a single window from the mean
 SIGMAS = 2.0  # standard errors on each side of a band
 NUMBERS, MAIN_WORK, FASTER_GPU = "other numbers of workers", "the main thread's work in the workers", "a faster GPU"
+ON_GPU = "the optimizer on the GPU"
 NUMBERED = ("too-few-workers", "worker-oversubscription")
 SAME = {
     "workers": ("too-few-workers", "slow-transform", "worker-oversubscription", "main-thread-preprocessing"),
     "strangers": ("cpu-contention", "disk-io", "memory-pressure"),
     "disk": ("disk-io",), "cpus": ("affinity",), "quota": ("cgroup-throttle",), "copy": ("h2d-transfer",),
-    "main": ("main-thread-preprocessing",), "gpu": (),
+    "main": ("main-thread-preprocessing", "host-optimizer"), "gpu": (),
 }  # fmt: skip
 """Kind of change -> causes whose complete removal brings at least as much: their bound also holds for the change."""
 
@@ -217,7 +218,10 @@ def options(readings: Sequence[Reading], cause: str, culprits: Sequence[Culprit]
     mean, around, alike = _mean(readings)
     has_workers = LOADING[around.kind].has_workers
     found = [_not_known(NUMBERS, around.unknown)] if around.unknown and has_workers else []
-    if has_workers and not around.counts_launches and cause not in SAME["main"]:
+    if cause == "host-optimizer":  # no worker can take that over
+        own, around = around.moves, replace(around, moves=0.0)
+        found += [_told_of(mean, around, alike, _on_gpu(own), inf if bound is None else bound)] if own >= WORTH else []
+    elif has_workers and not around.counts_launches and cause not in SAME["main"]:
         found += _without_launches(mean, around)
         around = replace(around, moves=0.0)
     numbers: list[WhatIf] = []
@@ -420,6 +424,17 @@ def _copied(takes: float, _around: Around, one: Pipeline, fit: Fit) -> tuple[Pip
 def _move(part: float, around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
     moved = min(one.own, part * around.moves)
     return replace(one, own=one.own - moved, run=one.run + moved), fit
+
+
+def _on_gpu(own: float) -> _AssumedChange:
+    """The change that takes an update of ``own`` time off the main thread."""
+    likely, least, most = (partial(_without_update, part * own) for part in (MOVED[1], MOVED[2], MOVED[0]))
+    assumes = filled("{:.0f} % of the main thread's work is the update, which takes no time there", 100 * MOVED[1])
+    return _AssumedChange("main", ON_GPU, assumes, likely, least, most)
+
+
+def _without_update(less: float, _around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:
+    return replace(one, own=max(0.0, one.own - less)), fit
 
 
 def _faster(_around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]:

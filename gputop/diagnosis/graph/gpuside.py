@@ -9,6 +9,8 @@ from gputop.diagnosis.facts.facts import CallFacts, JobFacts
 from gputop.diagnosis.facts.feeders import threads_at_work
 from gputop.diagnosis.facts.intensity import is_light
 from gputop.diagnosis.facts.life import has_peers
+from gputop.diagnosis.facts.proc import backward_threads
+from gputop.diagnosis.facts.stepclock import are_weights
 from gputop.findings import policy
 
 _NO_GPU = (waits.QUEUE, waits.PIPE, waits.NETWORK, waits.CHILD, waits.DISK, waits.STOPPED)
@@ -36,6 +38,27 @@ def link_of(job: JobFacts) -> float:
 def traffic(job: JobFacts) -> float:
     """Bytes per second over PCIe, both ways, of all its GPUs together; 0 if not read."""
     return sum(gpu.pcie_bytes_per_s or 0.0 for gpu in job.gpus)
+
+
+def both_ways(job: JobFacts) -> tuple[float, float]:
+    """(bytes per second from its GPUs, bytes per second to them): by CUDA calls, else over PCIe."""
+    if job.cuda.calls is not None and job.cuda.calls.copy_bytes_per_s:
+        return job.cuda.calls.from_gpu_bytes_per_s, job.cuda.calls.to_gpu_bytes_per_s
+    back = sum(gpu.pcie_back_bytes_per_s or 0.0 for gpu in job.gpus)
+    return back, max(0.0, traffic(job) - back)
+
+
+def updates_on_host(job: JobFacts) -> bool:
+    """Whether the optimizer works on the host: gradients come as weights go back, and threads of the trainer's own, not those of the
+    backward pass, work, or there is such a pass."""
+    threads = job.trainer.others_run - job.trainer.autograd_run >= policy.AT_WORK
+    return job.is_supplied and are_weights(*both_ways(job)) and (threads or bool(backward_threads(job.trainer.info)))
+
+
+def updating(job: JobFacts, busy: float) -> float:
+    """Upper bound of the share of the window in which the host updated weights: ``busy``, the share in which main thread and own threads
+    worked, without launches of kernels."""
+    return max(0.0, busy - policy.LAUNCH_COST_S * (job.cuda.launches_per_s or 0.0)) if updates_on_host(job) else 0.0
 
 
 def launches(job: JobFacts) -> float:

@@ -114,4 +114,13 @@ def _launches(walk: Walk) -> Iterator[Price]:
     yield Price(Leaf("launch", "main"), gpuside.launches(walk.job), ({"gpu.light", "main.computing"} | backward).__contains__)
 
 
-_PRICES = (_other_rank, _unanswered, _born, _paused, _turns, _copies, _launches)
+_UPDATING = frozenset(("main.computing", "main.lock"))  # the main thread's work, and its waits for threads of its own
+
+
+def _updates(walk: Walk) -> Iterator[Price]:
+    """Price of an optimizer on the host: it computes between two copies."""
+    busy = sum(share for pool, share, _ in walk.parts if pool in _UPDATING)
+    yield Price(Leaf("step", "host"), gpuside.updating(walk.job, busy), _UPDATING.__contains__)
+
+
+_PRICES = (_other_rank, _unanswered, _born, _paused, _updates, _turns, _copies, _launches)

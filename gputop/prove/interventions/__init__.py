@@ -41,6 +41,7 @@ NONE = {
     "network-io": "the other end of the network is not gputop's to change",
     "worker-respawn": "whether loaders stay is decided when they start: see the fixes in gputop explain",
     "main-thread-preprocessing": "work of the trainer itself cannot be left out while it runs",
+    "host-optimizer": "where the optimizer keeps its state is decided by the program: see the fixes in gputop explain",
     "h2d-transfer": "how it copies is decided by the program: from page-locked memory, overlapped with computing",
     "sync-storm": "the program waits for the GPU by itself: see what_if in gputop explain",
     "small-kernels": "what the program launches is its own: CUDA graphs, fused kernels, more at once",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gputop.model.frame import ThreadInfo
 from tests.unit.diagnosis.causes import alone
-from tests.unit.diagnosis.scene import EPOLL, ON_CPU, READ, SLEEP, TURN, Proc, Scene, training
+from tests.unit.diagnosis.scene import EPOLL, ON_CPU, QUEUE, READ, SLEEP, TURN, Proc, Scene, training
 
 
 def transfer() -> Scene:
@@ -105,6 +106,43 @@ def reading_back_for_histograms() -> Scene:
         (100, "cuMemcpyDtoHAsync_v2"): (190, 0.75, 170e6), (100, "cuMemcpyHtoDAsync_v2"): (21, 0.001, 3e6),
     }  # fmt: skip
     scene.hists = {(100, "cuMemcpyDtoHAsync_v2"): {35: (169, 0.02), 150: (21, 0.73)}}
+    return scene
+
+
+def optimizer_on_the_host() -> Scene:
+    """Gradients come in large pieces, weights go back, and all CPUs work between; batches are ready."""
+    scene = alone(35.0, 0.6, [ON_CPU], {150: (0.55, 0.02)})
+    scene.probed, scene.calls = True, {
+        (100, "cuMemcpyDtoHAsync_v2"): (40, 0.05, 4e8), (100, "cuMemcpyHtoDAsync_v2"): (50, 0.05, 4.2e8), (100, "cuStreamSynchronize"): (10, 0.3, 0),
+    }  # fmt: skip
+    return scene
+
+
+def optimizer_on_the_host_by_its_link() -> Scene:
+    """The same without probes: one thread updates, after a backward pass."""
+    scene = alone(40.0, 0.62, [ON_CPU, SLEEP], {150: (0.02, 0.0)}, pcie_rx_bytes_per_s=9e8, pcie_tx_bytes_per_s=8e8, pcie_gen=4, pcie_width=16)
+    scene.procs[100].info = {"uses_cuda": True, "threads": [ThreadInfo(150, "pt_autograd_0")]}
+    return scene
+
+
+def scoring_masks() -> Scene:
+    """As much comes back as went there, but it is results that one thread scores."""
+    scene = alone(35.0, 0.62, [ON_CPU])
+    scene.probed, scene.calls = True, {
+        (100, "cuMemcpyDtoHAsync_v2"): (10, 0.05, 4e8), (100, "cuMemcpyHtoDAsync_v2"): (10, 0.02, 4e8), (100, "cuStreamSynchronize"): (10, 0.3, 0),
+    }  # fmt: skip
+    return scene
+
+
+def updating_while_batches_are_late() -> Scene:
+    """The optimizer works on the host, but what its GPU waits for are batches."""
+    scene = optimizer_on_the_host()
+    scene.gpus[0]["util_pct"] = 15.0
+    scene.procs[100].run, scene.procs[100].looks, scene.procs[100].threads = 0.15, [QUEUE], {150: (0.3, 0.0)}
+    scene.calls[100, "cuStreamSynchronize"] = (10, 0.1, 0)
+    for pid in (101, 102):
+        scene.procs[pid].run, scene.procs[pid].looks = 0.97, [ON_CPU]
+    scene.cpus, scene.cpu_busy = 2, [1.0] * 2
     return scene
 
 
@@ -276,6 +314,10 @@ GPU_SIDE: dict[Callable[[], Scene], tuple[str, str]] = {
     launching_few_kernels: ("input-bound", "main-thread-preprocessing"),
     computing_between_hand_overs: ("input-bound", "main-thread-preprocessing"),
     reading_back: ("transfer-bound", "h2d-transfer"),
+    optimizer_on_the_host: ("wait-heavy", "host-optimizer"),
+    optimizer_on_the_host_by_its_link: ("wait-heavy", "host-optimizer"),
+    scoring_masks: ("input-bound", "main-thread-preprocessing"),
+    updating_while_batches_are_late: ("input-bound", "slow-transform"),
     reading_back_for_histograms: ("input-bound", "main-thread-preprocessing"),
     sync_storm: ("wait-heavy", "sync-storm"),
     probed_sync_storm: ("wait-heavy", "sync-storm"),

@@ -38,4 +38,4 @@ def adam() -> torch.optim.Optimizer:
     return torch.optim.Adam(layers, fused=True)
 
 
-SCENARIO = Scenario(Label("input-bound", "main-thread-preprocessing"), train)
+SCENARIO = Scenario(Label("wait-heavy", "host-optimizer"), train)
