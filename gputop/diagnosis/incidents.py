@@ -228,8 +228,8 @@ def _add_culprits(episode: _StandingCause, incident: Incident, one: Standing, bo
 
 
 def _count_culprits(episode: _StandingCause, board: Board) -> None:
-    """Update the culprits' CPU seconds since the episode began, from their own counters. Strangers are read seldom, so their latest rate is
-    used up to now."""
+    """Update the culprits' CPU seconds since the episode began, from their own counters, and put who took most first. Strangers are read
+    seldom, so their latest rate is used up to now."""
     incident = episode.incident
     for i, culprit in enumerate(incident.culprits if incident is not None else ()):
         sample, account = board.procs.get(culprit.pid), episode.accounts[culprit.pid]
@@ -240,6 +240,8 @@ def _count_culprits(episode: _StandingCause, board: Board) -> None:
             taken_ns = cpu_ns - account.base_ns + account.cores * since_ns
             least_s = culprit.cpu_s or 0.0 if account.spawns else 0.0  # init may reap its children, but their time counts nevertheless
             incident.culprits[i] = replace(culprit, cpu_s=max(least_s, round(taken_ns / 1e9, 2)))
+    if incident is not None:
+        incident.culprits.sort(key=lambda one: -(one.cpu_s or 0.0))
 
 
 def _taken_ns(board: Board, sample: ProcSample, spawns: bool) -> int:

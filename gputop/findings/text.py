@@ -109,7 +109,7 @@ def _incident(incident: Episode, unended: str) -> Iterator[str]:
     for item in incident.evidence:
         value = "not measured" if item.value is None else f"{figure(item.value)} {item.unit}"
         yield from _wrapped(f"{clean(item.metric)} = {value}: {item.text}", "   . ")
-    yield from _culprits(sorted(incident.culprits, key=lambda one: -(one.cpu_s or 0.0)))
+    yield from _culprits(incident.culprits)
     culprits = [who(one.pid, one.name) for one in incident.culprits]
     yield from _wrapped(without(incident.cause, culprits, incident.regain_gpu_s, incident.speedup_max), "   ")
     for fix in incident.fixes:

@@ -411,7 +411,7 @@ COMPUTING = {
         updates=(
             Hint("Keep the optimizer's state on the GPU, in fewer bits or factored", "optax.adafactor(...)"),
             Hint("Or shard it over several GPUs", "jax.device_put(state, NamedSharding(mesh, spec))"),
-            Hint("Or update less often: sum the gradients of several batches on the GPU", "optax.MultiSteps(optimizer, every_k_schedule=4)"),
+            Hint("Or update less often: sum the gradients of several batches on the GPU", "optax.MultiSteps(optimizer, 4)"),
         ),
         launches=(
             Hint("Put the whole step under one jit, or several steps into one call", "jax.lax.scan(step, state, batches)"),

@@ -38,7 +38,13 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         percent("throttled_periods_pct", share, filled("periods in which {} was throttled (cpu.stat)", path)),
         Evidence("quota_cpus", limits.quota_cpus, "CPUs", "its quota"),
     )
-    return Finding(detail, evidence, tuple(_fixes(job, facts, guests)), blame(guests, facts.seconds))
+    return Finding(detail, evidence, tuple(_fixes(job, facts, guests)), blame(guests, facts.seconds), _throttled(job))
+
+
+def _throttled(job: JobFacts) -> tuple[int, ...] | None:
+    """Pids of the job's processes that ran within the quota; None if they are not the job's, such as a feeder's."""
+    inside = (one for one in (job.trainer, *job.workers) if job.quota_path and shell.holds_group(job.quota_path, one.info.cgroup))
+    return tuple(one.pid for one in inside if one.run + one.others_run + one.runnable >= policy.HARDLY) or None
 
 
 def _wanted(job: JobFacts, facts: Facts) -> float:

@@ -4,7 +4,7 @@ Why it costs: a batch that needs 10 ms of a CPU is done when the CPU is free aga
 How it is seen: row cpu x stranger: of a wait for a CPU the share that strangers cause (`owners.strangers_share`): all of it, where they
 hold `policy.LOST` of the job's CPUs and `policy.HALF` of what it lacks; where by the sched probe they stood for `policy.SOME`
 of its waits, less will do. A hog may stand on one CPU only, so that on the other the job's threads wait behind one another: its doing, too.
-When it abstains: the job wants more CPUs than there are anyway (worker-oversubscription), or is held to some (affinity) or by a quota.
+When it abstains: the job wants more CPUs than there are anyway, by its own pools of threads for example (worker-oversubscription), or is held to some (affinity) or by a quota.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INIT, KTHREADD = 1, 2  # pids: no fix touches the first process of a machine or 
 def keeps_from_starting(job: JobFacts, facts: Facts) -> bool:
     """Whether all workers were born a while ago, their trainer waits for them, and strangers occupy their CPUs."""
     kept = all(worker.runnable >= policy.MOST and facts.t_ns - worker.began_ns >= policy.FORMER_NS for worker in job.workers)
-    return bool(job.workers) and kept and job.data >= policy.HALF and owners.strangers_share(capacity(job, facts)) > 0.0
+    return bool(job.workers) and kept and job.data >= policy.HALF and owners.strangers_share(job, capacity(job, facts)) > 0.0
 
 
 def culprits(job: JobFacts, facts: Facts) -> list[Taker]:

@@ -24,12 +24,11 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     trainer, (there, back) = job.trainer, both_ways(job)
     loss = job.lost if job.lost is not None else host_side_loss(job)
     share = loss * sum(claim.share for claim in job.claims if claim.judge is JUDGE)
-    threads = filled(", with threads of its own{} on {:.1f} CPUs", named_thread(trainer), trainer.others_run) if threads_at_work(job) else ""
+    beside = filled(", with threads of its own{} on {:.1f} CPUs", named_thread(trainer), trainer.others_run)
     ready = filled("; its {} {} batches ready", counted(len(job.workers), "worker"), "has" if len(job.workers) == 1 else "have")
-    detail = filled(
-        "{} ({}) updates on the CPU what its GPU computed {:.0f}% of the time{}: {:.1f} GB/s come from it, and {:.1f} GB/s go back{}",
-        trainer.role.label, trainer.pid, 100 * share, threads, there / 1e9, back / 1e9, ready if job.workers else "",
-    )  # fmt: skip
+    detail = filled("{} ({}) updates on the CPU what its GPU computed {:.0f}% of the time", trainer.role.label, trainer.pid, 100 * share)
+    detail += beside if threads_at_work(job) else ""
+    detail += filled(": {:.1f} GB/s come from it, and {:.1f} GB/s go back", there / 1e9, back / 1e9) + (ready if job.workers else "")
     evidence = (
         percent("update_pct", share, "of the time in which it computed between the copies, and no kernel ran"),
         Evidence("from_gpu_bytes_per_s", round(there), "B/s", "that come from its GPUs"),

@@ -61,7 +61,7 @@ def _tell_of_absent(job: JobFacts, facts: Facts) -> Finding:
 def _takers(own: JobFacts, facts: Facts) -> list[Taker]:
     """Takers that run while the late rank, or one of its workers, is runnable; empty if the rank is late by itself."""
     kept = max(proc.runnable for proc in (*own.workers, own.trainer))
-    return culprits(own, facts) if kept >= policy.SOME and owners.strangers_share(capacity(own, facts)) > 0.0 else []
+    return culprits(own, facts) if kept >= policy.SOME and owners.strangers_share(own, capacity(own, facts)) > 0.0 else []
 
 
 def _late_host(own: JobFacts, waiting: list[JobFacts], facts: Facts) -> _Late:

@@ -13,6 +13,7 @@ from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.facts import starts
 from gputop.diagnosis.facts.capacity import capacity, wanted
 from gputop.diagnosis.facts.facts import Facts, JobFacts
+from gputop.diagnosis.graph.owners import pool_of_threads
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix
@@ -32,13 +33,20 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         Evidence("wanted_cpus", round(wanted(job), 1), "CPUs", filled("wanted by the job, of {} it may use", cpus)),
     )
     fixes: list[Fix] = []
-    if any(worker.others_run + worker.others_runnable > policy.HALF for worker in job.workers):
+    if any(pool_of_threads(worker) > policy.HALF for worker in job.workers):
         text = "Each worker runs several compute threads: give each one, also where it sets them itself (torch.set_num_threads, cv2)"
         fixes.append(Fix(text, "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"))
+    elif pool_of_threads(job.trainer) > cpus:
+        text = "Its own pool of threads is larger than its CPUs: let it have as many as there are (torch.set_num_threads, cv2.setNumThreads)"
+        fixes.append(Fix(text, filled("export OMP_NUM_THREADS={:d} MKL_NUM_THREADS={:d}", cpus, cpus)))
     if len(job.workers) > cpus:
         fixes += advice.fixes(advice.loading(job, facts).fewer, max(1, cpus))
     if job.cpus.compiling < policy.QUARTER * cpus:
         detail = filled("{} share {} and wait for one another {:.0f}% of the time", crowd, counted(cpus, "CPU"), 100 * share)
+        most = max((job.trainer, *job.workers), key=pool_of_threads)
+        if pool_of_threads(most) > 1.0:
+            wants = "the other threads of {} ({}) alone want {:.1f} CPUs"
+            detail += filled("; " + wants, most.role.label, most.pid, pool_of_threads(most))
         return Finding(detail, evidence, tuple(fixes))
     least = filled("export TORCHINDUCTOR_COMPILE_THREADS={:d}", max(1, cpus // 4))
     compiled = Evidence("compile_cpus", round(job.cpus.compiling, 1), "CPUs", "on which torch.compile's processes ran")

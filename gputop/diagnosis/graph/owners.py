@@ -60,13 +60,27 @@ def throttled_part(periods: float) -> float:
     return min(1.0, 2 * periods) if periods >= policy.TENTH else 0.0
 
 
-def strangers_share(cpus: Capacity) -> float:
-    """Part of a wait for CPUs that processes outside the job cause."""
+def strangers_share(job: JobFacts, cpus: Capacity) -> float:
+    """Part of a wait for CPUs that processes outside the job cause: none where its threads would crowd the CPUs without these as well."""
+    if pools_crowd(job, cpus):
+        return 0.0
     much = cpus.taken >= policy.LOST * len(cpus.allowed)
     behind = cpus.preempted_by_others or 0.0
     if behind >= policy.SOME and cpus.strangers_part >= policy.QUARTER:
         return 1.0 if much else behind
     return 1.0 if much and cpus.strangers_part >= policy.HALF else 0.0
+
+
+def pools_crowd(job: JobFacts, cpus: Capacity) -> bool:
+    """Whether the pools of threads within the job's processes want half as many CPUs again as it may use, even with those that strangers
+    take, and most of their waits, where these are probed, are for one another."""
+    behind, wanted_by_pools = cpus.preempted_by_others, sum(map(pool_of_threads, (job.trainer, *job.workers)))
+    return wanted_by_pools - cpus.taken >= (1.0 + policy.HALF) * len(cpus.allowed) and (behind is None or behind < policy.SOME)
+
+
+def pool_of_threads(proc: ProcFacts) -> float:
+    """CPUs that a process's threads beside the main thread want; 0 if they take turns at one GIL."""
+    return 0.0 if proc.takes_turns else proc.others_run + proc.others_runnable
 
 
 def watched_share(facts: Facts, cpus: Capacity) -> float:

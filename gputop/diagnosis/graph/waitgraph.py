@@ -427,7 +427,7 @@ class Walk:
         cpus = capacity(self.job, self.facts)
         if is_held(self.job, cpus):
             return [(("mask", "worker" if self.workers else "main"), 1.0)]
-        strangers, watched = owners.strangers_share(cpus), owners.watched_share(self.facts, cpus)
+        strangers, watched = owners.strangers_share(self.job, cpus), owners.watched_share(self.facts, cpus)
         own = "own" if owners.crowds(self.job, self.facts, cpus) else "nobody"
         rest = 1.0 - strangers
         return [(("cpu", "stranger"), strangers), (("cpu", "gputop"), rest * watched), (("cpu", own), rest * (1.0 - watched))]

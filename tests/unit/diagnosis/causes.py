@@ -101,6 +101,24 @@ def crowded_by_threads() -> Scene:
     return scene
 
 
+def pools_beside_an_agent() -> Scene:
+    """Each worker has a pool of four threads, and these wait for one another, not for the agent that takes a little beside them."""
+    scene = starved(util=75.0, run=0.15, wait=0.3, looks=[FUTEX])
+    for pid in (101, 102):
+        scene.procs[pid].threads = {10 * pid + number: (0.35, 0.6) for number in range(4)}
+    scene.cpu_busy, scene.probed, scene.preempts = [1.0] * 4, True, {(101, 102): 0.8, (102, 101): 0.8, (101, 900): 0.1}
+    return scene.add(Proc(900, comm="agent", cmdline=["/bin/agent"], run=0.8, looks=[ON_CPU]))
+
+
+def hogs_beside_pools() -> Scene:
+    """The same pools, but it is hogs that have the CPUs."""
+    scene = pools_beside_an_agent()
+    for pid in (101, 102):
+        scene.procs[pid].threads = {10 * pid + number: (0.15, 0.8) for number in range(4)}
+    scene.procs[900].run, scene.preempts = 2.4, {(101, 102): 0.1, (102, 101): 0.1, (101, 900): 0.8, (102, 900): 0.8}
+    return scene
+
+
 def affinity() -> Scene:
     scene = starved(workers=4, run=0.24, wait=0.76, looks=[ON_CPU], info={"cpus_allowed": "3"})
     scene.cpu_busy = [0.05, 0.05, 0.05, 1.0]
@@ -414,6 +432,8 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     oversubscription: ("input-bound", "worker-oversubscription"),
     crowded_beside_a_neighbour: ("input-bound", "worker-oversubscription"),
     crowded_by_threads: ("input-bound", "worker-oversubscription"),
+    pools_beside_an_agent: ("input-bound", "worker-oversubscription"),
+    hogs_beside_pools: ("input-bound", "cpu-contention"),
     affinity: ("input-bound", "affinity"),
     pinned_by_hand: ("input-bound", "affinity"),
     crowded_in_its_cpuset: ("input-bound", "worker-oversubscription"),

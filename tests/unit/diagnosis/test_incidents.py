@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from gputop.diagnosis.incidents import severity
 from gputop.findings import explanation as report
 from gputop.findings.verdict import Ledger
+from tests.unit.diagnosis.causes import throttled
 from tests.unit.diagnosis.scene import EPOLL, ON_CPU, QUEUE, START_S, Proc, Scene, training
 
 
@@ -60,6 +61,25 @@ def test_the_headline_is_of_the_whole_episode():
     [incident] = scene.engine.incidents
     assert incident.headline == "GPU 0 lost 6.1 of 8.8 s: train.py (100) waits for its data"
     assert round(incident.lost_s, 1) == 6.1
+
+
+def test_culprits_stand_in_the_order_of_what_they_took():
+    scene = training().add(Proc(950, comm="late", cmdline=["/bin/late"], run=0.0, looks=[ON_CPU]))
+    sick(scene.play(4)).play(5)
+    scene.procs[900].run, scene.procs[950].run = 0.8, 2.6
+    [incident] = scene.play(9).engine.incidents
+    assert [one.pid for one in incident.culprits] == [950, 900]
+    scene.procs[900].run, scene.procs[950].run = 3.2, 0.1
+    scene.play(9)
+    assert [one.pid for one in incident.culprits] == [900, 950]
+
+
+def test_who_was_throttled_is_a_victim_of_the_quota():
+    scene = throttled()
+    scene.procs[100].run, scene.procs[100].wait = 0.1, 0.3
+    scene.procs[102].info = {"cgroup": "/elsewhere"}
+    [incident] = scene.play(8).engine.incidents
+    assert (incident.cause, {one.pid for one in incident.victims}) == ("cgroup-throttle", {100, 101})
 
 
 def test_the_verdict_of_a_stretch_is_the_cause_that_cost_most():

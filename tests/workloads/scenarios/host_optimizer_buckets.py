@@ -1,4 +1,4 @@
-"""A model whose optimizer states do not fit on its GPU: bucket by bucket the gradients come to the host, Adam runs there, weights go back."""
+"""Optimizer states do not fit on the GPU: bucket by bucket gradients come to the host, Adam runs there, and weights go back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.workloads.loop import Trainer, loader
 from tests.workloads.scenario import Label, Scenario, cpus
 from tests.workloads.scenarios.offload_optimizer import adam
 
-_BUCKETS, _BUCKET = 4, 3 << 20
+_BUCKETS, _BUCKET = 4, 10 << 20
 _UPDATE_S = 0.02
 
 

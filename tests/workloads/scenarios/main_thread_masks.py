@@ -8,7 +8,7 @@ from tests.workloads.data import Images
 from tests.workloads.loop import Trainer, loader
 from tests.workloads.scenario import Label, Scenario
 
-_PICTURES = 16 << 20  # bytes of a batch, and of its masks
+_PICTURES = 48 << 20  # bytes of a batch, and of its masks
 _SCORE_S = 0.06
 
 
