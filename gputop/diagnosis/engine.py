@@ -371,7 +371,7 @@ class Engine:
         """Predictions for the trainer of a verdict or incident: what changes would bring, by the last windows in which its cause stood."""
         if one.cause == GPU_LOST:
             return []
-        return self.readings.options(one.trainer_pid, one.cause, one.culprits, one.speedup_max)
+        return self.readings.options(one.trainer_pid, one.cause, one.culprits, one.speedup_max, one.fixes)
 
     def explain(self, start_ns: int = 0, before: Ledger | None = None) -> explanation.Explanation:
         """All findings of the stream, in the shape of `gputop.findings.explanation`; ready for JSON.

@@ -50,6 +50,9 @@ class _StandingCause(Struct):
     regain_s: float = 0.0  # GPU seconds lost, with those of a shared GPU divided among its trainers
     since_whole_s: float = 0.0  # GPU seconds since it began (the first ones booked are from shortly before)
     since_lost_s: float = 0.0  # part of ``since_whole_s`` lost to the cause or unexplained
+    steady_whole_s: float = 0.0  # the same two without the window in which it began and the last one, in which it may have ended
+    steady_lost_s: float = 0.0
+    latest: tuple[tuple[int, float, float], ...] = ()  # (t_ns, whole, lost) of that last window
     loudest: float = 0.0
     why: str = ""  # the words for the loudest moment
     told_ns: int = 0  # when victims and culprits were last updated
@@ -68,6 +71,21 @@ class _StandingCause(Struct):
             if t_ns > self.first_ns:
                 self.since_whole_s += whole_s
                 self.since_lost_s += lost_s * min(1.0, share + one.unexplained)
+            if t_ns > self.first_ns + policy.WINDOW_NS:
+                self.latest += ((t_ns, whole_s, lost_s * min(1.0, share + one.unexplained)),)
+        past = [one for one in self.latest if one[0] <= self.latest[-1][0] - policy.WINDOW_NS]
+        self.steady_whole_s += sum(whole for _, whole, _ in past)
+        self.steady_lost_s += sum(lost for _, _, lost in past)
+        self.latest = self.latest[len(past) :]
+
+    @property
+    def speedup_max(self) -> float | None:
+        """Upper bound of the speed-up without the cause. Its onset and the recovery are not its state: batches that were prepared before
+        keep the GPU at work for a while."""
+        bounds = speedup_max(self.since_lost_s, self.since_whole_s), speedup_max(self.steady_lost_s, self.steady_whole_s)
+        if None in bounds and self.steady_whole_s > 0.0:
+            return None
+        return max((bound for bound in bounds if bound is not None), default=None)
 
     def tell_cost(self, culpable: float) -> None:
         """Write the cost of the whole episode so far to its incident."""
@@ -80,7 +98,7 @@ class _StandingCause(Struct):
         if self.whole_s:
             incident.headline = filled("{} lost {:.1f} of {:.1f} s: {}", of_gpus(self.gpus), self.lost_s, self.whole_s, self.why)
         if self.whole_s and incident.cause != "unexplained":
-            incident.regain_gpu_s, incident.speedup_max = self.regain_s, speedup_max(self.since_lost_s, self.since_whole_s)
+            incident.regain_gpu_s, incident.speedup_max = self.regain_s, self.speedup_max
 
 
 class Incidents:

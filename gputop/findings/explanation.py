@@ -73,7 +73,8 @@ class Said(Struct, frozen=True):
     step_ms: StepMs | None  # what a step is made of
     path: Annotated[list[PathStep], _FEW]  # to the cause, of its worst incident; empty where nothing is wrong
     regain_gpu_s: Seconds | None  # GPU seconds that would come back without the cause, of all that was looked at
-    speedup_max: Times | None  # upper bound of how much faster the work gets without it; None: not known, or hardly any work was done
+    speedup_max: Times | None
+    """Upper bound of how much faster the work gets without it, as in its worst incident; None: not known, or hardly any work was done."""
 
 
 class Booked(Struct, frozen=True):
@@ -261,8 +262,14 @@ def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> Said:
     return Said(
         None if symptom == LOOKING else symptom, cause, headline, detail,
         None if verdict.step is None else round(verdict.step.per_s, 2), _step_ms(verdict.step), path,
-        *((None, None) if regain is None else (round(regain.regain_gpu_s, 3), regain.speedup_max)),
+        None if regain is None else round(regain.regain_gpu_s, 3), None if regain is None else _bound(regain, worst),
     )  # fmt: skip
+
+
+def _bound(regain: Regain, worst: Incident | None) -> float | None:
+    """Upper bound of the speed-up: of the incident, whose time has no other state in it; of all the time, if that is more."""
+    known = [bound for bound in (regain.speedup_max, None if worst is None else worst.speedup_max) if bound is not None]
+    return None if regain.speedup_max is None else max(known)
 
 
 def _has_ended(verdict: Verdict) -> bool:

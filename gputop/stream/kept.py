@@ -130,7 +130,9 @@ def _with_rest(found: FindingsBlock, recording: Recording) -> Explanation:
     lost = [one.ledger.gpu_lost_s or 0.0 for one in (before, after)]
     ledger, more = booked(total(map(_unrounded, (before.ledger, after.ledger)))), after if lost[1] > lost[0] else before
     regain = next((one for one in ledger.regain if one.cause == more.verdict.cause), None)
-    gpu_s, bound = (None, None) if regain is None else (regain.regain_gpu_s, regain.speedup_max)
+    gpu_s = None if regain is None else regain.regain_gpu_s
+    bounds = [one.verdict.speedup_max for one in (before, after) if one.verdict.cause == more.verdict.cause]
+    bound = max((one for one in bounds if one is not None), default=None)
     return Explanation(
         schema=before.schema, verdict=replace(more.verdict, regain_gpu_s=gpu_s, speedup_max=bound), ledger=ledger,
         workers={

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from gputop.findings.explanation import Explanation, from_elsewhere
+from gputop.diagnosis.forecast.whatif import NUMBERS
+from gputop.findings.explanation import Episode, Explanation, from_elsewhere
 from gputop.findings.sentence import pack, unpack
 from gputop.findings.verdict import GROWTHS
 from gputop.model.frame import Frame
@@ -18,6 +20,8 @@ from tests.corpus.runs import Run, load
 from tests.workloads.scenario import Label
 
 MEDIUM = ("medium", "high")
+_LOADERS = re.compile(r"(?:num_workers=|MultiprocessingOptions\(|Pool\()(\d+)")  # a number of workers in a command
+_OTHER_NUMBER = re.compile(r"(\d+) workers?")  # a what-if of another number
 SURE = 0.9  # confidence from which nine of ten verdicts are to be right
 
 
@@ -42,6 +46,7 @@ class Outcome:
     family: set[int] = field(default_factory=set)  # pids of the workload and of all that it started
     sources: dict[str, str] = field(default_factory=dict)  # name -> state
     unkept: list[str] = field(default_factory=list)  # what an explanation says, and not once it was kept in a recording and read
+    contradictions: list[str] = field(default_factory=list)  # between the fixes, bounds and predictions of one explanation
 
     @property
     def right(self) -> bool:
@@ -107,8 +112,35 @@ def judge(run: Run, mode: str) -> Outcome:
         culprits={one.pid: (one.name, one.cpu_s) for incident in found for one in incident.culprits}, true_culprits=run.culprits,
         victims={one.pid for incident in found for one in incident.victims}, family=_family(run, items),
         sources={state.name: state.state for state in following.board.sources.values()},
+        contradictions=[*contradictions(explained)],
         unkept=[text for text in _texts(explained) if text not in set(_texts(kept))],
     )  # fmt: skip
+
+
+def contradictions(explained: Explanation) -> Iterator[str]:
+    """What one explanation says twice, and not alike."""
+    verdict, what_ifs = explained.verdict, {one.change: one for one in explained.what_if if one.factor is not None}
+    fixes = [fix for one in _worst(explained) for fix in one.fixes]
+    advised = {int(number) for fix in fixes for number in _LOADERS.findall(fix.command)}
+    told = {int(found[1]): one for change, one in what_ifs.items() if (found := _OTHER_NUMBER.fullmatch(change))}
+    if advised and NUMBERS in what_ifs:
+        yield f"a fix asks for {advised} workers; other numbers bring nothing"
+    for number in advised & told.keys():
+        if (told[number].factor or 0.0) < 1.0:
+            yield f"a fix asks for {number} workers; these are predicted to be slower: {told[number].factor}"
+    if any("fewer" in fix.text.lower() for fix in fixes) and advised and told and max(told) > max(advised) * 2:
+        yield f"a fix asks for {advised} workers, fewer than now; more are predicted to help: {sorted(told)}"
+    for change, one in what_ifs.items():
+        if change.startswith("without ") and verdict.speedup_max is not None and (one.factor or 0.0) > verdict.speedup_max + 0.01:
+            yield f"{change}: {one.factor}, and {verdict.speedup_max} at most"
+    if any("optimizer" in fix.text for fix in fixes) and any("in the workers" in change for change in what_ifs):
+        yield "an optimizer does not run in workers"
+
+
+def _worst(explained: Explanation) -> list[Episode]:
+    """The incident that the verdict is about, if there is one."""
+    own = [one for one in explained.incidents if one.cause == explained.verdict.cause]
+    return [max(own, key=lambda one: one.gpu_lost_s)] if own else []
 
 
 def _texts(found: object) -> Iterator[str]:

@@ -42,6 +42,7 @@ def test_no_verdict_on_the_half_learn_got_worse() -> None:
         for what in ("victims_right", "culprits_right"):
             assert now[what] >= known[what], said
         assert now["sure_right"] >= SURE * now["sure"] > 0.0, said
+    assert {one.workload: one.contradictions for one in outcomes if one.contradictions} == {}
     assert {one.workload: one.unkept for one in outcomes if one.unkept} == {}, "a text that is no template of ours is lost in a recording"
 
 

@@ -165,7 +165,8 @@ def test_what_was_killed_is_told_with_the_rest_judged_anew(
     assert sum(killed.workers.values()) == pytest.approx(1.0, abs=0.01)
     for found in (killed, whole):
         told, regain = found.verdict, found.ledger.regain[0]
-        assert (told.regain_gpu_s, told.speedup_max) == (regain.regain_gpu_s, regain.speedup_max)
+        assert told.regain_gpu_s == regain.regain_gpu_s
+        assert told.speedup_max >= max(regain.speedup_max, found.incidents[0].speedup_max - 0.01)  # type: ignore[operator]
         known = [one.factor for one in found.what_if if one.factor is not None]  # of the rest `assumes` says why it is not known
         assert known
         assert known == sorted(known, reverse=True)

@@ -7,7 +7,10 @@ what is true of any program; another column states only what is different for it
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from enum import Enum
+from functools import cache
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -496,6 +499,20 @@ def computing(job: JobFacts, facts: Facts) -> Computing:
 def fixes(hints: Hints, count: int = 0) -> tuple[Fix, ...]:
     """The hints with ``count`` in their holes."""
     return tuple(Fix(_with(one.text, count), _with(one.command, count)) for one in hints)
+
+
+def numbers_in(told: Iterable[Fix], kind: Kind) -> frozenset[int]:
+    """Numbers of loaders that fixes of a program of this kind name in their commands."""
+    patterns = _numbered(kind)
+    return frozenset(int(found[1]) for one in told for pattern in patterns if one.command and (found := pattern.fullmatch(one.command)))
+
+
+@cache
+def _numbered(kind: Kind) -> tuple[re.Pattern[str], ...]:
+    """Patterns of the kind's commands that take a number of loaders: its first group."""
+    ways = LOADING[kind]
+    commands = {hint.command for name in Loading.__struct_fields__ if isinstance(hints := getattr(ways, name), tuple) for hint in hints}
+    return tuple(re.compile(re.escape(one).replace(r"\{:d\}", "(\\d+)")) for one in sorted(commands) if "{:d}" in one)
 
 
 def _with(template: str, count: int) -> str:

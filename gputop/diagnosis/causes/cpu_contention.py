@@ -4,7 +4,8 @@ Why it costs: a batch that needs 10 ms of a CPU is done when the CPU is free aga
 How it is seen: row cpu x stranger: of a wait for a CPU the share that strangers cause (`owners.strangers_share`): all of it, where they
 hold `policy.LOST` of the job's CPUs and `policy.HALF` of what it lacks; where by the sched probe they stood for `policy.SOME`
 of its waits, less will do. A hog may stand on one CPU only, so that on the other the job's threads wait behind one another: its doing, too.
-When it abstains: the job wants more CPUs than there are anyway, by its own pools of threads for example (worker-oversubscription), or is held to some (affinity) or by a quota.
+When it abstains: the job wants more CPUs than there are anyway (worker-oversubscription), by pools of threads of its own for example
+(`owners.pools_crowd`), or is held to some (affinity) or by a quota.
 """
 
 from __future__ import annotations

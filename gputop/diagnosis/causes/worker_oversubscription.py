@@ -37,7 +37,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         text = "Each worker runs several compute threads: give each one, also where it sets them itself (torch.set_num_threads, cv2)"
         fixes.append(Fix(text, "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"))
     elif pool_of_threads(job.trainer) > cpus:
-        text = "Its own pool of threads is larger than its CPUs: let it have as many as there are (torch.set_num_threads, cv2.setNumThreads)"
+        text = "Its own pool of threads is larger than its CPUs: give it as many as there are (torch.set_num_threads, cv2)"
         fixes.append(Fix(text, filled("export OMP_NUM_THREADS={:d} MKL_NUM_THREADS={:d}", cpus, cpus)))
     if len(job.workers) > cpus:
         fixes += advice.fixes(advice.loading(job, facts).fewer, max(1, cpus))
@@ -45,8 +45,8 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         detail = filled("{} share {} and wait for one another {:.0f}% of the time", crowd, counted(cpus, "CPU"), 100 * share)
         most = max((job.trainer, *job.workers), key=pool_of_threads)
         if pool_of_threads(most) > 1.0:
-            wants = "the other threads of {} ({}) alone want {:.1f} CPUs"
-            detail += filled("; " + wants, most.role.label, most.pid, pool_of_threads(most))
+            pool = most.role.label, most.pid, pool_of_threads(most)
+            detail += filled("; the other threads of {} ({}) alone want {:.1f} CPUs", *pool)
         return Finding(detail, evidence, tuple(fixes))
     least = filled("export TORCHINDUCTOR_COMPILE_THREADS={:d}", max(1, cpus // 4))
     compiled = Evidence("compile_cpus", round(job.cpus.compiling, 1), "CPUs", "on which torch.compile's processes ran")

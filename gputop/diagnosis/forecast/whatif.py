@@ -10,7 +10,7 @@ A loader alone: make a `gputop.diagnosis.forecast.pipeline.Pipeline` of measured
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from math import exp, inf, log, sqrt
 from statistics import fmean, median, stdev
@@ -18,7 +18,7 @@ from statistics import fmean, median, stdev
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputop.diagnosis.causes.advice import LOADING
+from gputop.diagnosis.causes.advice import LOADING, numbers_in
 from gputop.diagnosis.facts import waits
 from gputop.diagnosis.facts.capacity import beside, capacity
 from gputop.diagnosis.facts.facts import Capacity, Facts, JobFacts
@@ -29,7 +29,7 @@ from gputop.diagnosis.forecast.pipeline import LEAST_TIME, Band, Fit, Pipeline
 from gputop.findings.outlook import NOTHING
 from gputop.findings.policy import AT_WORK, LAUNCH_COST_S, TICK_SLACK_NS, WINDOW_NS
 from gputop.findings.sentence import filled
-from gputop.findings.verdict import Culprit, WhatIf
+from gputop.findings.verdict import Culprit, Fix, WhatIf
 from gputop.system.text import counted
 
 MOST_READINGS, MOST_KEPT, MOST_COMPARED = 12, 32, 6  # windows of a trainer and cause (30 s); trainers and causes; windows for a spread
@@ -42,7 +42,6 @@ ONE_WINDOW = 0.1  # assumed deviation, in logarithms, of a single window from th
 SIGMAS = 2.0  # standard errors on each side of a band
 NUMBERS, MAIN_WORK, FASTER_GPU = "other numbers of workers", "the main thread's work in the workers", "a faster GPU"
 ON_GPU = "the optimizer on the GPU"
-NUMBERED = ("too-few-workers", "worker-oversubscription")
 SAME = {
     "workers": ("too-few-workers", "slow-transform", "worker-oversubscription", "main-thread-preprocessing"),
     "strangers": ("cpu-contention", "disk-io", "memory-pressure"),
@@ -101,12 +100,15 @@ class Readings:
         key = next((key for key in own if key[1] == cause), own[-1] if own else None)
         return list(self._kept[key]) if key is not None else []
 
-    def options(self, pid: int | None, cause: str, culprits: Sequence[Culprit], bound: float | None) -> list[WhatIf]:
+    def options(
+        self, pid: int | None, cause: str, culprits: Sequence[Culprit], bound: float | None, fixes: Iterable[Fix] = ()
+    ) -> list[WhatIf]:
         """The module's `options` for a trainer, by the windows of `of`; the last answer is kept, for screens ask often."""
         kept = self.of(pid, cause)
-        asked = pid, cause, kept, tuple(one.pid for one in culprits), bound
+        advised = numbers_in(fixes, kept[-1].around.kind) if kept else frozenset[int]()
+        asked = pid, cause, kept, tuple(one.pid for one in culprits), bound, advised
         if self._told[0] != asked:
-            self._told = asked, options(kept, cause, culprits, bound)
+            self._told = asked, options(kept, cause, culprits, bound, advised)
         return self._told[1]
 
 
@@ -211,8 +213,11 @@ class _AssumedChange(Struct, frozen=True):
     gives_work: bool = False  # whether workers get more work: only then a step may become longer
 
 
-def options(readings: Sequence[Reading], cause: str, culprits: Sequence[Culprit], bound: float | None) -> list[WhatIf]:
-    """Predictions of changes, most gain first, unknown ones last. ``bound``: `gputop.findings.verdict.speedup_max` of the cause."""
+def options(
+    readings: Sequence[Reading], cause: str, culprits: Sequence[Culprit], bound: float | None, advised: Collection[int] = ()
+) -> list[WhatIf]:
+    """Predictions of changes, most gain first, unknown ones last; none contradicts the fixes. ``bound``:
+    `gputop.findings.verdict.speedup_max` of the cause. ``advised``: numbers of workers that fixes name."""
     if not readings or cause == "hung-worker":
         return []
     mean, around, alike = _mean(readings)
@@ -225,15 +230,21 @@ def options(readings: Sequence[Reading], cause: str, culprits: Sequence[Culprit]
         found += _without_launches(mean, around)
         around = replace(around, moves=0.0)
     numbers: list[WhatIf] = []
-    for one in _changes(mean, around, cause, culprits):
+    for one in _changes(mean, around, cause, culprits, advised):
         most = bound if bound is not None and cause in SAME[one.kind] else inf
         (numbers if one.kind == "workers" else found).append(_told_of(mean, around, alike, one, most))
-    helpful = [one for one in numbers if (one.factor or 0.0) > 1.0 + NOTHING]
-    if helpful or cause not in NUMBERED:  # whose fix is another number: that none helps would contradict it
-        found += helpful or [replace(one, change=NUMBERS) for one in numbers[-1:]]
+    found += _not_against([one for one in numbers if (one.factor or 0.0) > 1.0 + NOTHING], numbers, mean.workers, advised)
     if cause == "small-kernels":  # a GPU counts as busy while the smallest of kernels runs on it
         found = [_not_known(one.change, "kernels this short do not fill it") if _is_faster_gpu(one) else one for one in found]
     return sorted(found, key=lambda one: -(one.factor or 0.0))
+
+
+def _not_against(helpful: list[WhatIf], numbers: list[WhatIf], now: int, advised: Collection[int]) -> list[WhatIf]:
+    """Predictions of other numbers of workers that stand beside fixes which name some: where these are fewer than ``now``, none of more;
+    and no word that another number would bring nothing."""
+    if advised and max(advised) <= now:
+        return [one for one in helpful if int(one.change.split()[0]) <= now]
+    return helpful or ([] if advised else [replace(one, change=NUMBERS) for one in numbers[-1:]])
 
 
 def _is_faster_gpu(one: WhatIf) -> bool:
@@ -299,11 +310,13 @@ def _band(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _Assume
     return Band(bands[0].factor, min(band.low for band in bands) / spread, max(band.high for band in bands) * spread)
 
 
-def _changes(mean: Pipeline, around: Around, cause: str, culprits: Sequence[Culprit]) -> Iterator[_AssumedChange]:
+def _changes(
+    mean: Pipeline, around: Around, cause: str, culprits: Sequence[Culprit], advised: Collection[int]
+) -> Iterator[_AssumedChange]:
     """Yields the changes that may bring something."""
     ways, itself = LOADING[around.kind], around.moves + around.main_disk + around.main_apart >= WORTH
     if not around.unknown and ways.has_workers and (mean.workers or itself):
-        yield from _numbers(mean, around)
+        yield from _numbers(mean, around, advised)
     elif not around.unknown and ways.apart and itself and not mean.workers:
         yield replace(_of_workers(mean, 1), words=ways.apart, assumes="another thread or process takes over what is no launch of kernels")
     if culprits and (one := _without(cause, culprits, around)) is not None:
@@ -331,14 +344,14 @@ def _changes(mean: Pipeline, around: Around, cause: str, culprits: Sequence[Culp
         yield _AssumedChange("gpu", FASTER_GPU, filled("{:g} times as fast; the host's work stays as it is", FASTER), _faster)
 
 
-def _numbers(mean: Pipeline, around: Around) -> Iterator[_AssumedChange]:
-    """Yields changes of the number of workers: twice as many, one per CPU, and the fewest that are as good as any."""
+def _numbers(mean: Pipeline, around: Around, advised: Collection[int]) -> Iterator[_AssumedChange]:
+    """Yields changes of the number of workers: twice as many, one per CPU, the fewest that are as good as any, and the ``advised`` ones."""
     cpus, now = int(mean.cpus), mean.workers
     most = max(cpus, 2 * now, 2)
     tried = [count for count in sorted({1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, cpus, now, 2 * now}) if 0 < count <= most]
     factors = {count: mean.factor(partial(_staffed, count, MOVED[1], around)) for count in tried}
     best = min(count for count in tried if factors[count] >= LIKE_BEST * max(factors.values()))
-    for count in sorted({best, cpus, 2 * max(1, now)} - {now}):
+    for count in sorted({best, cpus, 2 * max(1, now), *advised} - {now}):
         yield _of_workers(mean, count)
 
 

@@ -13,6 +13,7 @@ from gputop.findings.explanation import Explanation, from_elsewhere
 from gputop.findings.path import sentence, who
 from gputop.findings.sentence import pack, plain, unpack
 from gputop.findings.verdict import PATH_STATES, TRAINER_STATES, WORKER_STATES, Verdict
+from tests.corpus.judging import contradictions
 from tests.unit.diagnosis.all_causes import ALL
 from tests.unit.diagnosis.scene import Scene
 
@@ -33,6 +34,7 @@ def test_cause_is_named(make: Callable[[], Scene], step_s: float) -> None:
     assert (explained.verdict.symptom, explained.verdict.cause) == ALL[make]
     assert verdict.detail
     assert verdict.fixes
+    assert [*contradictions(explained)] == []
     assert all(evidence.text and evidence.metric for evidence in verdict.evidence)
     has_its_walk(verdict)
     is_kept(scene.engine, explained)

@@ -63,6 +63,21 @@ def test_the_headline_is_of_the_whole_episode():
     assert round(incident.lost_s, 1) == 6.1
 
 
+def test_onset_and_recovery_are_not_the_state_that_a_bound_is_of():
+    """Batches that were prepared before keep the GPU at work for two seconds, and those after it bring it back."""
+    scene = sick(training().play(4))
+    scene.gpus[0]["util_pct"] = 60.0
+    scene.play(2)
+    scene.gpus[0]["util_pct"] = 20.0
+    scene.play(8)
+    scene.gpus[0]["util_pct"] = 70.0
+    scene.play(1.5)
+    well(scene).play(8)
+    [incident] = [one for one in scene.engine.incidents if one.cause == "cpu-contention"]
+    assert incident.speedup_max == pytest.approx(1 / 0.2, rel=0.1)
+    assert scene.engine.explain().verdict.speedup_max == incident.speedup_max
+
+
 def test_culprits_stand_in_the_order_of_what_they_took():
     scene = training().add(Proc(950, comm="late", cmdline=["/bin/late"], run=0.0, looks=[ON_CPU]))
     sick(scene.play(4)).play(5)

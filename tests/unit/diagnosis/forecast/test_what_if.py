@@ -163,6 +163,26 @@ def test_a_tiny_thread_that_is_late_makes_no_crowd_of_strangers():
     assert found["other numbers of workers"] == pytest.approx(1.0, abs=0.05)
 
 
+SLEEPERS = Pipeline(workers=2, run=0.2, apart=1.7, own=0.02, gpu=0.3, gpu_wait=0.3, cpus=4)
+
+
+@pytest.mark.parametrize(("advised", "told"), [((), {4}), ((3,), {3, 4}), ((1,), set()), ((2,), set())])
+def test_other_numbers_of_workers_do_not_contradict_the_fixes(advised: tuple[int, ...], told: set[int]):
+    found = options([Reading(SLEEPERS, Around(4, 0.0, {}, 0.0, 0.0, 0.0, 0.0, None, ""))], "memory-pressure", (), None, advised)
+    numbers = {int(one.change.split()[0]) for one in found if one.change.split()[-1] in ("worker", "workers") and "CPU" not in one.change}
+    assert told <= numbers
+    assert bool(numbers) == bool(told)
+    assert not [one for one in found if advised and one.change == "other numbers of workers"]
+
+
+def test_no_worker_can_take_over_an_optimizer():
+    computing = Pipeline(workers=2, run=0.1, own=0.6, gpu=0.35, gpu_wait=0.35, cpus=4)
+    readings = [Reading(computing, Around(4, 0.0, {}, 0.0, 0.6, 0.0, 0.0, None, ""))]
+    found = {one.change: one for one in options(readings, "host-optimizer", (), 2.6)}
+    assert not [change for change in found if "in the workers" in change]
+    assert 1.5 < (found["the optimizer on the GPU"].factor or 0.0) <= 2.6
+
+
 def test_of_a_hang_nothing_is_predicted():
     scene = cpu_contention().play(12)
     readings = scene.engine.readings.of(100, "cpu-contention")

@@ -243,7 +243,7 @@ def test_explain_tells_the_walk_and_what_would_come_back():
     [incident] = found.incidents
     assert incident.path == found.verdict.path
     assert found.verdict.regain_gpu_s == found.ledger.regain[0].regain_gpu_s == pytest.approx(incident.regain_gpu_s)
-    assert found.verdict.speedup_max == found.ledger.regain[0].speedup_max == found.ledger.speedup_max
+    assert found.verdict.speedup_max == incident.speedup_max > found.ledger.regain[0].speedup_max == found.ledger.speedup_max
     text = "\n".join(explain_lines(found))
     assert "\n  train.py (100) waits 80 % of the time for worker 0 (101)\n  └ worker 0 (101) is runnable 70 % of that" in text
     assert "without hog (900): up to " in text
