@@ -9,11 +9,14 @@ others.
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.facts.facts import Facts, JobFacts
 from gputop.diagnosis.facts.feeders import who_waits
 from gputop.diagnosis.facts.life import has_peers
 from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.facts.waits import DISK, NETWORK, is_fuse
 from gputop.diagnosis.graph.edges import Leaf
 from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
@@ -39,12 +42,44 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     received = "" if rate is None else filled("; the host receives {:.0f} MB/s", rate / 1e6)
     if rate is not None and rate < policy.MOVED_BYTES_PER_S:
         received = "; next to nothing comes from other hosts: who serves it may be on this one"
+    if (served := _file_server(procs, facts)) is not None:
+        return _of_files(served, facts, filled("{} waited {:.0f}% of the time for files that ", who, 100 * share), evidence)
     loads = job.trainer not in procs or not job.workers
     fixes = (
         Fix("See whom they talk to, and how fast", filled("ss -tinp | grep -A1 pid={:pid}", max(procs, key=_share).pid), look=True),
         *((*advice.in_flight(job, facts), _CACHE) if loads else (_BESIDE,)),
     )
     return Finding(filled("{} waited for the network {:.0f}% of the time{}", who, 100 * share, received), evidence, fixes)
+
+
+def _file_server(procs: list[ProcFacts], facts: Facts) -> int | None:
+    """Pid of the daemon for whose files the processes mostly wait; 0 if they wait for one that is not known; None if for none."""
+    waited: dict[int, float] = {}
+    for wake in (wake for proc in procs for wake in facts.wakes.get(proc.pid, ()) if wake.pid in facts.file_servers):
+        waited[wake.pid] = waited.get(wake.pid, 0.0) + wake.share
+    slept = sum(proc.kinds.get(NETWORK, 0.0) + proc.kinds.get(DISK, 0.0) for proc in procs)
+    pid, share = max(waited.items(), key=itemgetter(1), default=(0, 0.0))
+    if share > 0.0 and 2 * share >= slept:
+        return pid
+    asleep = [one for proc in procs for one in proc.samples if proc.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == NETWORK]
+    return 0 if 2 * sum(is_fuse(one.wchan) for one in asleep) > len(asleep) else None
+
+
+def _of_files(pid: int, facts: Facts, waited: str, evidence: tuple[Evidence, ...]) -> Finding:
+    """What is found of loaders that wait for the daemon of a FUSE file system, which is what can be made faster."""
+    copy = Fix("Or copy the data set to a file system of this host, past that daemon")
+    mounts = Fix("See which file systems there are, and what serves them", "findmnt -l -o TARGET,SOURCE,FSTYPE | grep fuse", look=True)
+    if not pid:
+        ask = Fix("Let what serves that file system answer more requests at once, or keep more: by its own switches (threads, cache)")
+        return Finding(waited + "the daemon of a FUSE file system serves", evidence, (ask, copy, mounts))
+    name = facts.file_servers[pid]
+    cores = next((taker.cores for taker in facts.takers if taker.pid == pid), 0.0)
+    detail = waited + filled("{} ({}) serves, which runs on {:.1f} CPUs", name, pid, cores)
+    text = "Let {} ({}) run on more CPUs: more threads, by its own switches" if cores >= policy.NEARLY_ALL else (
+        "Let {} ({}) answer more requests at once, or keep more of them: by its own switches (threads, cache)"
+    )
+    look = Fix("See what it does meanwhile", filled("gputop stacks {:pid}", pid), look=True)
+    return Finding(detail, evidence, (Fix(filled(text, name, pid)), copy, look, mounts))
 
 
 def _share(proc: ProcFacts) -> float:

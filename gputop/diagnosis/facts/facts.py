@@ -465,6 +465,9 @@ class Facts(Struct, frozen=True):
     pids: Container[int] = frozenset()  # all processes that are seen
     wakes: dict[int, list[Wake]] = field(default_factory=dict)  # tid of a thread of a trainer or worker -> its wakers (eBPF)
     threads: dict[int, ThreadTime] = field(default_factory=dict)  # tid -> its time (eBPF)
+    file_servers: dict[int, str] = field(default_factory=dict)
+    """Pid -> name of each process of this host that ended sleeps of trainers and workers at files: daemons of file systems (FUSE; eBPF).
+    Interrupts and the kernel's threads end those at disks."""
     main_calls: dict[int, float] = field(default_factory=dict)  # trainer -> part of the time in CUDA calls that is its main thread's (eBPF)
     memo: dict[tuple[Hashable, ...], Any] = field(default_factory=dict)  # results that `capacity` derived from these facts
 

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputop.diagnosis.facts.waits import LOCK, NETWORK, ONCPU, PIPE, POLL, UNKNOWN, KindOf, is_accepting, is_unread
+from gputop.diagnosis.facts.waits import LOCK, NETWORK, ONCPU, PIPE, POLL, UNKNOWN, KindOf, is_accepting, is_remote_file, is_unread
 from gputop.findings import policy
 from gputop.findings.verdict import ProcState
 from gputop.model.frame import ProcInfo, ProcSample, ThreadSample
@@ -156,9 +156,10 @@ class ProcFacts(Struct, frozen=True, dict=True):
 
     @property
     def reads_remotely(self) -> bool:
-        """Whether most uninterruptible sleeps in the samples are on a network file system (NFS, FUSE, Lustre …)."""
-        asleep = [self.kind_of("D", one.syscall, one.syscall_arg, one.wchan) for one in self.samples if one.state == "D"]
-        return 2 * asleep.count(NETWORK) > len(asleep)
+        """Whether most sleeps at files in the samples are on a network file system (NFS, FUSE, Lustre …)."""
+        asleep = [one for one in self.samples if one.state == "D" or is_remote_file(one.wchan)]
+        remote = sum(self.kind_of("D", one.syscall, one.syscall_arg, one.wchan) == NETWORK for one in asleep)
+        return 2 * remote > len(asleep)
 
     @property
     def sleeps_long(self) -> bool:

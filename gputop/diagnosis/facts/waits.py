@@ -14,6 +14,8 @@ from gputop.model.syscalls import syscall_names, syscall_numbers
 TORCH_POLL_MS = 5000
 """MP_STATUS_CHECK_INTERVAL of torch/utils/data/_utils: the time limit with which an idle worker polls its index queue and a waiting trainer
 the data queue."""
+TORCH_POLL_LESS_MS = 200
+"""How much less it may be: what is left of it once the queue's lock is held, which takes a while where CPUs are short (guess)."""
 
 QUEUE, LOCK, NETWORK, PIPE, TIMER, DISK, POLL, CHILD, DRIVER, UNKNOWN, STOPPED, ONCPU = (
     "queue", "lock", "network", "pipe", "timer", "disk", "poll", "child", "driver", "unknown", "stopped", "on-cpu",
@@ -45,11 +47,12 @@ _WOKEN = "wait_woken"  # wait for a socket, or for a terminal that accepts no mo
 
 _UNSENT = ("sock_alloc_send", "sock_wait_for_wmem")  # where a UNIX socket's writer waits for its reader (net/core/sock.c)
 
+_REMOTE_FILES = ("rpc_", "nfs", "request_wait_answer", "fuse_", "ceph_", "ptlrpc", "smb", "cifs")
 # Beginnings of kernel function names, from 5.15 to 6.18. Accepting waits for any client, as polls do. The network's and the disk's
 # come early: they decide what a plain read waits for.
 _WCHAN = (
     (POLL, ("inet_csk_accept", "unix_accept")),
-    (NETWORK, ("sk_wait", "wait_woken", "tcp_", "inet_", "rpc_", "nfs", "request_wait_answer", "fuse_", "ceph_", "ptlrpc", "smb", "cifs")),
+    (NETWORK, ("sk_wait", "wait_woken", "tcp_", "inet_", *_REMOTE_FILES)),
     (DISK, ("folio_wait", "wait_on_page", "io_schedule", "blk_", "submit_bio", "__iomap", "filemap_", "jbd2_", "ext4_", "xfs_", "btrfs_",
             "bit_wait_io", "wait_on_buffer", "__wait_on_buffer", "rq_qos_wait", "wbt_wait", "balance_dirty", "xlog_", "do_writepages",
             "read_events", "io_cqring_wait")),
@@ -89,15 +92,32 @@ def kinds(machine: str) -> KindOf:
         if call < 0:
             return ONCPU
         if call in polls:
-            return QUEUE if argument == TORCH_POLL_MS else POLL
+            return QUEUE if is_torch_poll(argument or 0.0) else POLL
         kind = by_number.get(call, UNKNOWN)
         if call in writes and argument in _OUTPUT and wchan == _WOKEN:
             return PIPE
         if kind == DISK and by_name == PIPE:
             return PIPE  # opening a named pipe waits for the process that opens its other end
+        if kind == DISK and is_remote_file(wchan):
+            return NETWORK
         return by_name if kind in (PIPE, NETWORK, UNKNOWN) and by_name in (NETWORK, DISK, PIPE) else kind
 
     return kind_of
+
+
+def is_remote_file(wchan: str | None) -> bool:
+    """Whether the thread waits for a file system that another host or another process serves (NFS, FUSE, Lustre …)."""
+    return wchan is not None and wchan.startswith(_REMOTE_FILES)
+
+
+def is_fuse(wchan: str | None) -> bool:
+    """Whether the thread waits for a file system that a process of this host serves."""
+    return wchan is not None and wchan.startswith(("request_wait_answer", "fuse_"))
+
+
+def is_torch_poll(limit_ms: float) -> bool:
+    """Whether a poll with this time limit is torch's of a queue."""
+    return TORCH_POLL_MS - TORCH_POLL_LESS_MS < limit_ms <= TORCH_POLL_MS
 
 
 def is_accepting(wchan: str | None) -> bool:

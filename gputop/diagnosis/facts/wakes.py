@@ -122,6 +122,8 @@ class WakeTrack:
             since = old if old is not None and old.times <= wake.times else None
             slept_ns, times = wake.wait_ns - (since.wait_ns if since else 0), wake.times - (since.times if since else 0)
             share, kind = min(1.0, slept_ns / ns), kind_of(wake, self._machine)
+            if wake.waker_pid == 0 and times > 0 and kind in (waits.PIPE, waits.POLL) and _ran_out(slept_ns / times):
+                kind = waits.QUEUE
             if share >= LEAST:
                 one = Wake(wake.waker_pid, wake.waker_tid, kind, share, times * 1e9 / ns, wake.address)
                 found.setdefault(wake.wakee_tid, []).append(one)
@@ -171,6 +173,11 @@ class WakeTrack:
 def _without(old: dict[_K, _V], now: Mapping[_K, object]) -> dict[_K, _V]:
     """Entries whose keys are missing in ``now``."""
     return {key: old[key] for key in old.keys() - now.keys()}
+
+
+def _ran_out(slept_ns: float) -> bool:
+    """Whether sleeps of this mean length, ended by no process, are torch's polls of an empty queue; a timer is up to 50 ms late (guess)."""
+    return waits.is_torch_poll(slept_ns / 1e6) or waits.is_torch_poll(slept_ns / 1e6 - 50.0)
 
 
 @lru_cache

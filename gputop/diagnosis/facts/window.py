@@ -214,8 +214,15 @@ class Window:
             unanswered=not board.gpus and "nvml" in board.sources and board.sources["nvml"].state == "partial",
             probes_load="ebpf" in board.sources and board.sources["ebpf"].state == "partial",
             watched_s=(self.t_ns - self._since_ns) / 1e9, wakes=self._woken.by_tid, pids=frozenset(board.infos),
-            threads=self._wakes.threads(), main_calls=self._wakes.main_calls(),
+            threads=self._wakes.threads(), main_calls=self._wakes.main_calls(), file_servers=self._file_servers(board),
         )  # fmt: skip
+
+    def _file_servers(self, board: Board) -> dict[int, str]:
+        """The value of `Facts.file_servers`."""
+        woken = [wake for pid in self._procs for wake in self._woken.by_tid.get(pid, ()) if wake.kind == waits.DISK]
+        pids = {wake.pid for wake in woken if wake.share >= policy.HARDLY} - self._procs.keys()
+        infos = {pid: board.infos[pid] for pid in sorted(pids) if pid in board.infos}
+        return {pid: who.program_name(info) for pid, info in infos.items() if info.cmdline}  # the kernel's threads have no command
 
     def _with_members(self, job: JobFacts, board: Board) -> JobFacts:
         """Add the job's family outside its own tree."""

@@ -65,6 +65,7 @@ class Around(Struct, frozen=True):
     unknown: str  # why other numbers of workers cannot be predicted; empty if they can
     counts_launches: bool = True  # False: ``moves`` contains most launches, too, for samples only estimate their number
     kind: Kind = Kind.TORCH
+    served: bool = False  # a daemon or another host serves its files: what a page cache would bring is not known
 
 
 class Reading(Struct, frozen=True):
@@ -129,7 +130,7 @@ def reading_of(job: JobFacts, facts: Facts) -> Reading:
         takers=_takers(job, facts, cpus), memory=memory, moves=max(0.0, own - (job.cuda.launches_per_s or 0.0) * LAUNCH_COST_S),
         main_disk=main.get("disk", 0.0), main_apart=_blocked(trainer, waits.NETWORK, waits.TIMER, waits.PIPE, waits.CHILD),
         pinned=_pinned(job), unknown=_unknown(job), counts_launches=job.cuda.calls is not None and job.cuda.launches_per_s is not None,
-        kind=kind_of(job, facts),
+        kind=kind_of(job, facts), served=bool(facts.file_servers) or any(one.reads_remotely for one in (trainer, *job.workers)),
     )  # fmt: skip
     return Reading(one, around)
 
@@ -321,7 +322,7 @@ def _changes(
         yield replace(_of_workers(mean, 1), words=ways.apart, assumes="another thread or process takes over what is no launch of kernels")
     if culprits and (one := _without(cause, culprits, around)) is not None:
         yield one
-    if mean.disk + around.main_disk >= WORTH:
+    if mean.disk + around.main_disk >= WORTH and not around.served:
         yield _AssumedChange("disk", "data set in page cache", "it fits into memory, and no read waits for the disk", _cached)
     if mean.cpus < around.host_cpus:
         yield _AssumedChange(

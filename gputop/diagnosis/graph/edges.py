@@ -112,7 +112,8 @@ def edges_of(proc: ProcFacts, facts: Facts) -> list[Edge]:
         found, missing = take(found, stopped, slept, lambda edge: edge.pid not in (0, proc.info.ppid))
         kinds = kinds | {waits.STOPPED: kinds.get(waits.STOPPED, 0.0) + stopped - missing}
     edges = [edge for edge in found if edge.share > 0.0] + [Edge(kind, share, measured=False, ended=False) for kind, share in kinds.items()]
-    return [edge._replace(kind=waits.NETWORK) if edge.kind == waits.DISK else edge for edge in edges] if proc.reads_remotely else edges
+    remote, served = proc.reads_remotely, facts.file_servers
+    return [edge._replace(kind=waits.NETWORK) if edge.kind == waits.DISK and (remote or edge.pid in served) else edge for edge in edges]
 
 
 def _plain(wake: Wake, pid: int) -> Wake:

@@ -10,7 +10,7 @@ from gputop.diagnosis.facts.facts import Capacity, Facts, HostFacts, JobFacts
 from gputop.diagnosis.facts.feeders import programs_at_work, programs_wait
 from gputop.diagnosis.facts.proc import TURN, ProcFacts
 from gputop.diagnosis.facts.waits import LOCK, PIPE, POLL, QUEUE
-from gputop.diagnosis.graph.edges import READY, RUN, WORKERS, Edge, Leaf, Leaves, Trail
+from gputop.diagnosis.graph.edges import READY, RUN, WORKERS, Edge, Hop, Leaf, Leaves, Trail
 from gputop.findings import policy
 
 
@@ -112,6 +112,11 @@ def reads_at_limit(job: JobFacts) -> bool:
     reads."""
     limit = job.limits.read_limit.bytes_per_s if job.limits.read_limit is not None else None
     return limit is not None and sum(worker.read_bytes_per_s or 0.0 for worker in job.workers) >= policy.MOST * limit
+
+
+def to_file_server(edge: Edge, share: float, facts: Facts) -> Trail:
+    """The step to the daemon whose files a sleep was for; none if it was for something else."""
+    return (Hop(edge.pid, edge.pid, edge.kind, share, True),) if edge.pid in facts.file_servers else ()
 
 
 def left_out(job: JobFacts) -> frozenset[int]:

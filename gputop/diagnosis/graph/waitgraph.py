@@ -503,7 +503,7 @@ class Walk:
             self.to_program(proc, share, who, holder, (*trail, Hop(edge.pid, edge.pid, RUN, share, True)))
         else:
             asks = who == "worker" and self.turns  # for a lock, at a process that hands it out
-            self.book(waits.LOCK if asks else edge.kind, "process", share, trail)
+            self.book(waits.LOCK if asks else edge.kind, "process", share, trail + owners.to_file_server(edge, share, self.facts))
 
     def to_members(self, proc: ProcFacts, pids: Sequence[int], share: float, who: str, trail: Trail, kind: str) -> None:
         """Book a wait for processes of the family over what these do, and over those whom they wait for themselves. What they rest in that

@@ -152,6 +152,7 @@ class _Steps(Struct):
             return label if hop.tid in (0, hop.pid) else f"threads of {label}"
         names = {one.pid: one.name for one in self.job.members} | self.job.programs.names
         names |= {taker.pid: taker.name for taker in self.facts.takers}
+        names |= self.facts.file_servers
         names |= {culprit.pid: culprit.name for culprit in self.culprits}
         return clean(names.get(hop.pid, "process"))
 

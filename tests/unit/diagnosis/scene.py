@@ -114,6 +114,8 @@ class Scene:
     """(tid that slept, tid that woke it) -> share of the time slept until then."""
     futexes: dict[tuple[int, int], int] = field(default_factory=dict)
     """The same -> address of the futex at which it slept."""
+    waits_at: dict[tuple[int, int], str] = field(default_factory=dict)
+    """The same -> kind of what it slept at, such as ``filesystem``, if that is no futex."""
     host: dict[str, float] = field(default_factory=dict)
     """Other counters of Host, per second."""
     gauges: dict[str, int] = field(default_factory=dict)
@@ -282,6 +284,8 @@ class Scene:
 
     def _futex(self, wakee: int, by: int) -> dict[str, Any]:
         address = self.futexes.get((wakee, by))
+        if (kind := self.waits_at.get((wakee, by))) is not None:
+            return {"kind": kind, "uninterruptible": True}
         return {} if address is None else {"kind": "futex", "address": address}
 
     def _process_of(self, tid: int) -> int:

@@ -41,6 +41,38 @@ def test_who_ended_in_the_window_has_woken_others_and_has_run() -> None:
     assert track.by_thread() == {}, "it ended before the window"
 
 
+@pytest.mark.parametrize(("slept_s", "kind"), [(5.0, "queue"), (4.95, "queue"), (5.03, "queue"), (2.0, "pipe"), (5.4, "pipe")])
+def test_a_poll_that_torchs_time_limit_ended_is_of_an_empty_queue(slept_s: float, kind: str) -> None:
+    """A worker that has nothing to do waits for no other process."""
+    track, poll = WakeTrack(), min(syscall_numbers("poll", machine="x86_64"))
+    for second, times in enumerate((1, 2), start=1):
+        board = Board(probed_ns=second * S)
+        board.wakeups = {(100, 0): Wakeup(100, 0, 0, times, round(times * slept_s * S), poll, "pipe", timed=True)}
+        track.push(board, 0)
+    assert [(wake.pid, wake.kind) for wake in track.by_thread()[100]] == [(0, kind)]
+
+
+@pytest.mark.parametrize("looks", [{"state": "S", "syscall": 17, "wchan": "request_wait_answer"}, {"state": "D", "syscall": -1}])
+def test_of_files_that_a_daemon_serves_that_daemon_is_told(looks: dict) -> None:
+    """FUSE: no disk of this host, and no page cache, is what the loaders wait for."""
+    scene = starved(util=25.0, run=0.1, looks=[looks])
+    scene.probed, scene.wakeups = True, {(101, 700): 0.8, (102, 700): 0.8}
+    scene.waits_at = {(101, 700): "filesystem", (102, 700): "filesystem"}
+    scene.add(Proc(700, comm="gcsfuse", cmdline=["/usr/bin/gcsfuse", "bucket", "/data"], run=0.3, looks=[READ])).play(8)
+    verdict = scene.engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("input-bound", "network-io")
+    assert "gcsfuse (700)" in verdict.detail
+    assert "gcsfuse (700)" in verdict.fixes[0].text
+    assert [step.pid for step in verdict.path][-1] == 700
+    assert "data set in page cache" not in {one.change for one in scene.engine.what_if(verdict)}
+
+
+def test_of_files_of_an_unseen_daemon_its_kind_is_told() -> None:
+    scene = starved(util=25.0, run=0.1, looks=[{"state": "S", "syscall": 17, "wchan": "request_wait_answer"}]).play(8)
+    assert scene.engine.verdict.cause == "network-io"
+    assert "FUSE" in scene.engine.verdict.detail
+
+
 def test_many_that_woke_it_seldom_are_told_as_one() -> None:
     """A thread for each sample: each of them wakes the main thread once, for less than a thousandth of the window."""
     track = boards(({}, {}), ({(100, 200 + i): S // 2000 for i in range(9)}, {}))
