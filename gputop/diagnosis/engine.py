@@ -153,7 +153,7 @@ class Engine:
         return FEED_EVERY_NS if len(self.states) <= MANY else 2 * FEED_EVERY_NS
 
     def is_due(self, t_ns: int, every_ns: int) -> bool:
-        """Whether ``t_ns`` lies in another stretch of the clock than the last feed; each stretch has ``every_ns``."""
+        """True if ``t_ns`` lies in another stretch of the clock than the last feed; each stretch has ``every_ns``."""
         return t_ns // every_ns != self.fed_ns // every_ns
 
     def begin(self) -> None:

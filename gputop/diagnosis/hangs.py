@@ -93,13 +93,13 @@ def _kind(proc: ProcFacts) -> str:
 
 
 def _may_be_asked(trainer: ProcFacts) -> bool:
-    """Whether another thread waits for the world outside, as in a server whose main thread waits for its end."""
+    """True if another thread waits for the world outside, as in a server whose main thread waits for its end."""
     watchers = {thread.tid for thread in trainer.info.threads if thread.comm.startswith(WATCHERS)}
     return has_thread_outside(trainer, _OUTSIDE, watchers)
 
 
 def _serves(job: JobFacts) -> bool:
-    """Whether the job waits for requests: its other ranks stand in a collective until one comes."""
+    """True if the job waits for requests: its other ranks stand in a collective until one comes."""
     return job.trainer.info.sockets == LISTENING and _kind(job.trainer) == waits.POLL
 
 

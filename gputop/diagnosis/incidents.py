@@ -186,7 +186,7 @@ class Incidents:
 
 
 def _hurts(episode: _StandingCause, one: Standing) -> bool:
-    """Whether the GPU loses time now, not only in a part of the window that has passed."""
+    """True if the GPU loses time now, not only in a part of the window that has passed."""
     seconds = (episode.last_ns - episode.first_ns) / 1e9
     return episode.hangs or one.lost_s is None or episode.lost_s >= max(policy.BEGIN_LOST_S, policy.TENTH * seconds)
 

@@ -177,5 +177,5 @@ def _incident(since_ns: int) -> Incident:
 
 
 def _has_reason(gpu: GpuFacts) -> bool:
-    """Whether the loss has its final reason: no later reading can improve it."""
+    """True if the loss has its final reason: no later reading can improve it."""
     return gpu.loss is not None and (gpu.loss.kind == SILENT or gpu.loss.xid in ENDING_XIDS)

@@ -91,7 +91,7 @@ class Seen:
 
     @cached_property
     def is_held(self) -> bool:
-        """Whether a process that the trainer needs is dead, stopped, kept from its CPU by others, or still: a start does not explain
+        """True if a process that the trainer needs is dead, stopped, kept from its CPU by others, or still: a start does not explain
         that."""
         job = self.job
         return (
@@ -102,7 +102,7 @@ class Seen:
 
     @property
     def is_fed(self) -> bool:
-        """Whether threads or programs work for the trainer, or it is a network client that waits for answers, and steps are made now and
+        """True if threads or programs work for the trainer, or it is a network client that waits for answers, and steps are made now and
         then."""
         job = self.job
         by_threads = not feeders.serves(job) and bool(feeders.threads_wait(job, job.trainer) or feeders.threads_at_work(job))
@@ -111,12 +111,12 @@ class Seen:
 
     @property
     def makes_steps(self) -> bool:
-        """Whether the GPU works again and again, however little."""
+        """True if the GPU works again and again, however little."""
         return any(gpu.makes_steps for gpu in self.job.gpus)
 
     @property
     def can_be_asked(self) -> bool:
-        """Whether requests may come to the main thread: it listens, or its parent writes to it. If its sockets are unreadable, sleeps that
+        """True if requests may come to the main thread: it listens, or its parent writes to it. If its sockets are unreadable, sleeps that
         can only be for its own requests decide."""
         job, own = self.job, {kind: self.job.pools.get(f"main.{kind}", 0.0) for kind in _ANSWERS}
         if own["pipe"] >= policy.HALF:
@@ -145,7 +145,7 @@ class Seen:
 
     @cached_property
     def reads(self) -> bool:
-        """Whether the trainer mostly waits for storage before its first step: an engine that loads its weights."""
+        """True if the trainer mostly waits for storage before its first step: an engine that loads its weights."""
         pools, remote = self.job.pools, self.job.trainer.reads_remotely
         waits_for = pools.get("main.disk", 0.0) + (pools.get("main.network", 0.0) if remote else 0.0)
         rests = all((gpu.util_now or 0.0) < policy.HALF for gpu in self.job.gpus)
@@ -158,7 +158,7 @@ class Seen:
         return self.reads
 
     def has_loaded(self) -> bool:
-        """Whether it has just ended to load, soon enough to be a start as any."""
+        """True if it has just ended to load, soon enough to be a start as any."""
         return self.is_early and self.loads_ns > self.facts.t_ns - policy.LOADS_NS
 
     def gives_no_reading(self) -> bool:
@@ -168,7 +168,7 @@ class Seen:
         return (self.job.lost if self.job.lost is not None else host_side_loss(self.job)) < policy.LOST
 
     def waits_to_be_asked(self) -> bool:
-        """Whether the trainer is a server between requests, a notebook, or holds an open context: no process loads data for it, and its
+        """True if the trainer is a server between requests, a notebook, or holds an open context: no process loads data for it, and its
         main thread waits for any request."""
         job, idle = self.job, self.job.idle or 0.0
         stands = job.programs.stopped or job.programs.mute or job.ranks.absent
@@ -183,7 +183,7 @@ class Seen:
         return rests and (self.strongest is None or self.strongest.fault or feeders.serves(job))
 
     def rests_between_bursts(self) -> bool:
-        """Whether the trainer is a server whose GPU rests between bursts of work, longer than within any step, while its main thread waits
+        """True if the trainer is a server whose GPU rests between bursts of work, longer than within any step, while its main thread waits
         for anybody: no pause of its own."""
         job = self.job
         if job.workers or job.loader.births or feeders.threads_at_work(job) or feeders.programs_at_work(job, self.facts):
@@ -214,7 +214,7 @@ class Seen:
         return self.job.host_only and not self.cause
 
     def is_watched_too_shortly(self) -> bool:
-        """Whether no cause has shown yet, or causes that only calls distinguish are still mixed: the probes have not counted yet, or
+        """True if no cause has shown yet, or causes that only calls distinguish are still mixed: the probes have not counted yet, or
         samples have not yet covered the spinning for long enough."""
         job, facts = self.job, self.facts
         if facts.watched_s * 1e9 >= WINDOW_NS or self.cause not in ("", *_TOLD_BY_CALLS):
@@ -224,7 +224,7 @@ class Seen:
         return not self.cause or (bool(job.gpus) and (spins or ((facts.probed or facts.probes_load) and not is_counted)))
 
     def has_let_its_workers_go(self) -> bool:
-        """Whether the workers ended lately and the GPUs rest: an end, the next epoch and an evaluation all begin so, and the window still
+        """True if the workers ended lately and the GPUs rest: an end, the next epoch and an evaluation all begin so, and the window still
         covers the time before."""
         lately = self.facts.t_ns - self.staffed_ns < policy.YOUNG_NS and not (self.job.workers or self.job.loader.births)
         return lately and all((gpu.util_now or 0.0) < policy.LITTLE for gpu in self.job.gpus)
@@ -270,7 +270,7 @@ class Seen:
 
 
 def _is_idle_helper(worker: ProcFacts) -> bool:
-    """Whether the worker is a server's own idle child, such as a tokenizer: a loader's workers have torch's name or wait on a queue, and it
+    """True if the worker is a server's own idle child, such as a tokenizer: a loader's workers have torch's name or wait on a queue, and it
     is not stopped."""
     asleep = worker.run + worker.runnable < policy.HARDLY and not {waits.QUEUE, waits.STOPPED, waits.DISK} & worker.kinds.keys()
     return asleep and worker.info.comm != TORCH_WORKER

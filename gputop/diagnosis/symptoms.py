@@ -43,12 +43,12 @@ class Standing(Struct, dict=True):
 
     @property
     def troubled(self) -> bool:
-        """Whether something is wrong, or at least worth an entry."""
+        """True if something is wrong, or at least worth an entry."""
         return self.cause != "none"
 
     @property
     def fault(self) -> bool:
-        """Whether the trouble calls for action."""
+        """True if the trouble calls for action."""
         return self.culpable > 0.0
 
     @property
@@ -83,12 +83,12 @@ class Standing(Struct, dict=True):
 
     @property
     def hangs(self) -> bool:
-        """Whether nothing of the job moves and no phase explains that."""
+        """True if nothing of the job moves and no phase explains that."""
         return self.job.hang is not None and not self.phase.headline
 
     @property
     def bereft(self) -> bool:
-        """Whether the job cannot go on because one of its GPUs, or one of its training's, is lost."""
+        """True if the job cannot go on because one of its GPUs, or one of its training's, is lost."""
         return self.cause == GPU_LOST
 
     @property
@@ -300,7 +300,7 @@ def _feels(one: Standing) -> str:
 
 
 def _waits_for_others(one: Standing) -> bool:
-    """Whether the main thread waits for input of other processes that are neither workers nor programs that it asks between steps."""
+    """True if the main thread waits for input of other processes that are neither workers nor programs that it asks between steps."""
     pools = {pool: share for pool, share in one.job.pools.items() if pool.startswith("main.")}
     fed = pools.get("main.pipe", 0.0) + pools.get("main.poll", 0.0)
     through = 2 * fed > sum(pools.values()) and not feeders.threads_at_work(one.job) and not asks_programs(one.job)
@@ -361,7 +361,7 @@ def _for_unseen(gpu: GpuFacts, facts: Facts) -> Verdict:
 
 
 def _is_at_rest(gpu: GpuFacts) -> bool:
-    """Whether the GPU draws no more power than without work, or its driver lowers the clocks because nothing runs. SM activity of GPM takes
+    """True if the GPU draws no more power than without work, or its driver lowers the clocks because nothing runs. SM activity of GPM takes
     precedence."""
     if gpu.sm_active is not None:
         return gpu.sm_active < policy.HARDLY

@@ -357,7 +357,7 @@ def in_general(cause: str) -> str:
         document = importlib.import_module(f"gputop.diagnosis.causes.{cause.replace('-', '_')}").__doc__ if cause in OWN_CAUSES else None
     except ModuleNotFoundError:
         document = None
-    found = re.match(r"What it is \([\w-]+\): (.*?)\.? Why it costs:", " ".join((document or "").split()))
+    found = re.match(r"[\w-]+: (.*?)\.? Costs:", " ".join((document or "").split()))
     return f"{cause}: {found[1]}" if found else f"{cause}: a plug-in's cause" if cause not in OWN_CAUSES else cause
 
 

@@ -1,8 +1,8 @@
 """The registry of causes: one file each, found by being here.
 
-The docstring of a cause has four parts: what it is, why it costs, how it is seen, when it abstains. Its ``JUDGE`` has the leaves of the
-wait-for graph that are this cause (``rows``), and ``tell``: evidence, and what to do.
-A new cause is one new file, and its word in `gputop.findings.verdict.OWN_CAUSES`. Those of plug-ins (docs/plugins.md) stand behind them.
+The docstring of a cause has four parts: its name and what it is, Costs, Seen, Abstains. Its ``JUDGE`` has the leaves of the wait-for
+graph that are this cause (``rows``), and ``tell``: evidence, and what to do.
+A new cause is one new file, and its word in `gputop.findings.verdict.OWN_CAUSES`. Causes of plug-ins (docs/plugins.md) follow.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def judges() -> tuple[Judge, ...]:
 
 
 def _plugged(plugin: plugins.Plugin) -> Judge | None:
-    """The guarded judge of a plug-in, whose errors cannot end the diagnosis; None, with a message, if the plug-in is no valid judge."""
+    """The guarded judge of a plug-in: its errors cannot end the diagnosis. None, with a message, if the plug-in is no valid judge."""
     try:
         judge = plugins.load(plugin)
         if not isinstance(judge, Judge) or judge.symptom not in SYMPTOMS or judge.cause != plugin.name or plugin.name in OWN_CAUSES:

@@ -1,8 +1,8 @@
-"""What to change, by the kind of program: one table of advice.
+"""Advice by the kind of program, in one table.
 
-A cause says what is to be done (more of those that load, copies beside the computing …), and the table how a program of the job's kind does
-that: `LOADING` for its input, a column for each `Kind`; `COMPUTING` for its GPU, a column for each `Framework`. `_ANY` and `_PLAIN` have
-what is true of any program; another column states only what is different for it, so that a new kind is one column.
+A cause names the change (more loaders, copies overlapped with computing …), and the table how a program of the job's kind makes it:
+`LOADING` for its input, a column for each `Kind`; `COMPUTING` for its GPU, a column for each `Framework`. `_ANY` and `_PLAIN` are true of
+any program; another column has only its differences, so that a new kind is one column.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FIRST_LOADERS = 4  # loaders to begin with, at most
 
 
 class Framework(Enum):
-    """What a program gives its GPU work with."""
+    """Software that gives a GPU its work."""
 
     TORCH = "torch"
     JAX = "JAX"
@@ -473,7 +473,7 @@ COMPUTING = {
 
 
 def framework_of(job: JobFacts, kind: Kind) -> Framework:
-    """What the job gives its GPU work with."""
+    """The job's framework."""
     info, libs = job.trainer.info, {*job.trainer.info.libs}
     if kind is Kind.ENGINE:
         return Framework.ENGINE

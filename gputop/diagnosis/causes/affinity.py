@@ -1,10 +1,9 @@
-"""What it is (affinity): the job is held to some CPUs, these are full, and others idle.
+"""affinity: the job is held to some CPUs, these are full, and others idle.
 
-Why it costs: its workers stand in the run queue beside CPUs that could run them.
-How it is seen: rows mask x worker, mask x main: a wait for a CPU, where the job may use fewer than the host has, and outside them
-`policy.SOME` of a CPU or more idles. They need not idle where it was pinned by hand, to fewer than its cgroup gives it, and lacks
-`policy.SOME` of one.
-When it abstains: its CPUs would do if strangers left them (cpu-contention), or as many idle inside.
+Costs: its workers wait in run queues while other CPUs could run them.
+Seen: rows mask x worker, mask x main: a wait for a CPU, where the job may use fewer than the host has, and outside them `policy.SOME` of a
+CPU or more idles. They need not idle if the job was pinned by hand, to fewer than its cgroup gives it, and lacks `policy.SOME` of a CPU.
+Abstains: its CPUs would suffice without strangers (cpu-contention), or as many idle inside.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What it is (cgroup-throttle): the CPU quota of the job's control group, or of one above it, stops its threads.
+"""cgroup-throttle: the CPU quota of the job's control group, or of one above it, stops its threads.
 
-Why it costs: once the quota of a period (100 ms) is used up nothing of the job runs until the next, though CPUs may be free.
-How it is seen: rows quota x worker, quota x main: of a wait for a CPU twice the share of the quota's periods with throttling (cpu.stat),
-where that is `policy.TENTH` or more; also of the group of who feeds the trainer. Processes of the same group that are none of
-the job's are blamed where they use `policy.TENTH` of it: a sidecar, somebody's `kubectl exec`.
-When it abstains: no quota, or cpu.stat cannot be read; throttling in fewer periods.
+Costs: once the quota of a period (100 ms) is used up the job does not run until the next, even with free CPUs.
+Seen: rows quota x worker, quota x main: a part of each wait for a CPU, twice the share of periods with throttling (cpu.stat) if that is
+`policy.TENTH` or more; also by the quota of the trainer's feeders. Other processes in the group are blamed if they use `policy.TENTH` of
+the quota: a sidecar, a `kubectl exec`.
+Abstains: no quota, or cpu.stat cannot be read; throttling in fewer periods.
 """
 
 from __future__ import annotations

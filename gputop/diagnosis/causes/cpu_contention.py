@@ -1,4 +1,4 @@
-"""What it is (cpu-contention): other processes run on the CPUs while workers or the trainer are runnable.
+"""cpu-contention: other processes run on the CPUs while workers or the trainer are runnable.
 
 Why it costs: a batch that needs 10 ms of a CPU is done when the CPU is free again, and the GPU waits for it.
 How it is seen: row cpu x stranger: of a wait for a CPU the share that strangers cause (`owners.strangers_share`): all of it, where they
@@ -27,7 +27,7 @@ INIT, KTHREADD = 1, 2  # pids: no fix touches the first process of a machine or 
 
 
 def keeps_from_starting(job: JobFacts, facts: Facts) -> bool:
-    """Whether all workers were born a while ago, their trainer waits for them, and strangers occupy their CPUs."""
+    """True if all workers were born a while ago, their trainer waits for them, and strangers occupy their CPUs."""
     kept = all(worker.runnable >= policy.MOST and facts.t_ns - worker.began_ns >= policy.FORMER_NS for worker in job.workers)
     return bool(job.workers) and kept and job.data >= policy.HALF and owners.strangers_share(job, capacity(job, facts)) > 0.0
 
@@ -106,7 +106,7 @@ def _fixes(takers: list[Taker], job: JobFacts, facts: Facts) -> list[Fix]:
 
 
 def _moving(late: list[ProcFacts], cpus: Capacity, facts: Facts) -> list[Fix]:
-    """Fix for workers whose mask holds them to the strangers' CPUs while other CPUs of the job idle."""
+    """Fix for workers held to the strangers' CPUs by their mask while other CPUs of the job idle."""
     pids, given = [worker.pid for worker in late if _idle_elsewhere(worker, cpus, facts) >= policy.SOME], shell.spell_cpus(cpus.given)
     if len(pids) == 1:
         return [Fix("Or let it run on the CPUs that idle, too", filled("taskset -apc {:cpus} {:pid}", given, pids[0]))]

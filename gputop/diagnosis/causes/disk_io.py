@@ -1,10 +1,10 @@
-"""What it is (disk-io): workers wait for block I/O, or the trainer itself does between its steps.
+"""disk-io: workers wait for block I/O, or the trainer itself does between its steps.
 
-Why it costs: storage delivers bytes more slowly than the GPU uses them, or is kept busy by somebody else, or by a limit of the cgroup.
-How it is seen: rows disk x worker, disk x main: uninterruptible sleep by the probe, else by samples of /proc; also that of threads and
-programs for which they wait, and that of the one worker whose lock the others wait for where they read all that their cgroup may.
-When it abstains: memory is short, so that the pages were taken from it (memory-pressure); or a trainer writes while its GPU has had nothing
-to do for `policy.BREAK_NS`: it saves a checkpoint.
+Costs: storage delivers bytes more slowly than the GPU uses them, because of its own speed, of other processes or of the cgroup's limit.
+Seen: rows disk x worker, disk x main: uninterruptible sleep by the probe, else by samples of /proc; also of threads and programs for which
+they wait, and of the holder of a lock that the other workers wait for while they read all that their cgroup may.
+Abstains: memory is short, so that the pages were taken from it (memory-pressure); or a trainer writes while its GPU has rested for
+`policy.BREAK_NS`: it saves a checkpoint.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _movers(job: JobFacts, facts: Facts, rate: float) -> list[Mover]:
 
 
 def _writes(job: JobFacts, facts: Facts) -> bool:
-    """Whether the trainer waits for its writes, as far as known; with workers it seldom reads itself."""
+    """True if the trainer waits for its writes, as far as known; with workers it seldom reads itself."""
     read, written = job.trainer.read_bytes_per_s or 0.0, job.trainer.write_bytes_per_s or 0.0
     return "disk" not in programs_wait(job, facts) and (written > read or (bool(job.workers) and written == read))
 

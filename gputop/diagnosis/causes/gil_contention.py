@@ -1,11 +1,11 @@
-"""What it is (gil-contention): threads of one Python process take turns at its interpreter lock.
+"""gil-contention: threads of one Python process take turns at its interpreter lock.
 
-Why it costs: all of them together compute on one CPU, and the main thread, which launches the kernels, stands in line with the others.
-How it is seen: rows gil x main, gil x worker. By the probe: several threads sleep at one futex in turn, for no longer than the process
-wants to run, and as far as it runs freely. By samples (`owners.fights`): they are met waiting for their turn, or run on at most
-`policy.GIL_CPUS` in all though more want to, and no wait is longer than CPython's 5 ms (`sys.getswitchinterval`); or a main thread keeps
-the lock and others, which load for it, starve (`owners.starves_others`).
-When it abstains: threads wait for CPUs, or sleep for long at a lock: then it is what one of them does that the others wait for.
+Costs: together they compute on one CPU, and the main thread, which launches the kernels, waits in line with the others.
+Seen: rows gil x main, gil x worker. By the probe: several threads sleep at one futex in turn, for no longer than the process wants to run,
+and as far as it runs freely. By samples (`owners.fights`): they wait for their turn, or run on at most `policy.GIL_CPUS` in all though more
+are runnable, and no wait is longer than CPython's 5 ms (`sys.getswitchinterval`); or a main thread keeps the lock and the threads that load
+for it starve (`owners.starves_others`).
+Abstains: threads wait for CPUs, or sleep for long at a lock: then the work of its holder is the cause.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What it is (gpu-lost): a GPU has fallen off the bus, waits for its reset, or the driver does not come back from calls about it.
+"""gpu-lost: a GPU has fallen off the bus, needs a reset, or the driver does not return from calls about it.
 
-Why it costs: it works for nobody until it was reset or the machine rebooted; who trained on it cannot go on, nor can the other ranks.
-How it is seen: NVML says GPU_IS_LOST or RESET_REQUIRED, an Xid has come after which NVIDIA's catalog asks for a reset of the whole GPU
-(46, 62, 79, 95, 119, 120, 140, 143), or no call about it has returned for `HUNG_S` s. All its seconds are lost from then on, those of
-ranks that stand in a collective with it, and those of a GPU that nobody has any more.
-When it abstains: other Xids; calls that fail; a GPU that has not answered since gputop began, for `FAR_S` s; one that works though an Xid
-asks for its reset is told, but its work is none lost.
+Costs: it cannot be used until a reset or a reboot; a training on it cannot go on, nor can its other ranks.
+Seen: NVML returns GPU_IS_LOST or RESET_REQUIRED, an Xid has come after which NVIDIA's catalog asks for a reset of the whole GPU (46, 62,
+79, 95, 119, 120, 140, 143), or no call about it has returned for `HUNG_S` s. All its seconds are lost from then on, with or without a job,
+and the seconds of ranks that wait for it in a collective.
+Abstains: other Xids; calls that fail; a GPU that has not answered since gputop began, for `FAR_S` s; a GPU that works though an Xid asks
+for its reset is reported, without lost seconds.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def path_of(gpu: GpuFacts) -> tuple[PathStep, ...]:
 
 
 def lost_of(job: JobFacts, facts: Facts) -> list[GpuFacts]:
-    """The job's own lost GPUs; without any, if the job hangs or waits for another rank, the lost GPUs of those ranks."""
+    """The job's own lost GPUs; without any, if the job hangs or waits for another rank, the other ranks' lost GPUs."""
     if own := [gpu for gpu in job.gpus if gpu.gone]:
         return own
     awaited = job.ranks.kin if job.hang is not None else {job.ranks.straggler.pid} if job.ranks.straggler is not None else set()

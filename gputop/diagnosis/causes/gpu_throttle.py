@@ -1,9 +1,9 @@
-"""What it is (gpu-throttle): heat, a power brake, a lowered power limit or whoever set the clocks holds these down while the GPU is busy.
+"""gpu-throttle: heat, a power brake, a lowered power limit or a user's setting holds the clocks down while the GPU is busy.
 
-Why it costs: a kernel takes as much longer as the SM clock is below the one at which the GPU worked before.
-How it is seen: leaf gpu x slowed (`intensity.slowed_by`): such a bit of NVML's clock-event reasons in half of the samples, and the SM clock
-under `policy.SLOW_CLOCK` of its highest. The loss is 1 - clock / free clock.
-When it abstains: the GPU is not busy; the power limit is the card's default, for then it works as fast as it was built to.
+Costs: a kernel takes longer in proportion to the lost SM clock.
+Seen: leaf gpu x slowed (`intensity.slowed_by`): one of these clock-event reasons of NVML in half of the samples, and the SM clock under
+`policy.SLOW_CLOCK` of its highest. The loss is 1 - clock / free clock.
+Abstains: the GPU is not busy; the power limit is the card's default: it is as fast as built.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""What it is (h2d-transfer): the trainer waits for copies to, or from, the GPU.
+"""h2d-transfer: the trainer waits for copies to, or from, the GPU.
 
-Why it costs: a link carries a tenth to a hundredth of what GPU memory does, and copies from pageable memory a tenth to a third of that.
-How it is seen: row copy x link: time inside memcpy calls where probed or sampled, but for what may be a wait for kernels
-(`points.copied_beside`); and by its price (`gpuside.copying`) what goes over the link beside these. While the main thread computes it
-copies from pageable memory itself, `policy.PAGEABLE_BYTES_PER_S` at most; while it sleeps or waits for its GPU copies from pinned memory
-take a quarter of the link at least.
-When it abstains: a trainer has not moved for `policy.STUCK_S`; or nothing says whether its GPU works meanwhile.
+Costs: a link has a tenth to a hundredth of GPU memory's bandwidth, and copies from pageable memory a tenth to a third of that.
+Seen: row copy x link: time inside memcpy calls if probed or sampled, except possible waits for kernels (`points.copied_beside`); and by its
+price (`gpuside.copying`) other traffic of the link. While the main thread computes it copies from pageable memory itself,
+`policy.PAGEABLE_BYTES_PER_S` at most; while it sleeps or waits for its GPU copies from pinned memory take a quarter of the link at least.
+Abstains: a trainer has not moved for `policy.STUCK_S`; or it is unknown whether its GPU works at that time.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def _pace(job: JobFacts) -> float | None:
 
 
 def _crawls(job: JobFacts) -> bool:
-    """Whether copies are slower than from pageable memory: something else delays them."""
+    """True if copies are slower than from pageable memory: something else delays them."""
     return link_of(job) < math.inf and (_pace(job) or math.inf) < policy.TENTH * link_of(job)
 
 

@@ -1,12 +1,12 @@
-"""What it is (hung-worker): a worker is stopped, dead, or does not move while its trainer waits and the GPU does nothing.
+"""hung-worker: a worker is stopped, dead, or does not move while its trainer waits and the GPU does nothing.
 
-Why it costs: the batch that it was to deliver never comes, and a loader that keeps the order of its batches waits for ever.
-How it is seen: row nobody x worker: stopped or zombie in /proc, or neither run nor switched for `policy.STUCK_S` beside a GPU that rests
-(`policy.LONG_STUCK_S` beside one that others still feed), or left out while others deliver (`owners.left_out`): a slow but living worker
-wakes up many times in that span. All that the trainer waits for is put down to it (`gputop.diagnosis.graph.stuck`) where GPUs rest for
-`policy.BREAK_NS` and a worker is stopped or dead; or for longer, and one hangs, asks again and again for what does not come,
-or nobody of the job moves; and where a program that feeds the trainer is stopped, or nobody reads what it or the trainer writes.
-When it abstains: somebody moves, or is asked at a queue. Where it is not known whose fault it is, `gputop.diagnosis.hangs` tells.
+Costs: its batch never comes, and a loader that keeps the order of batches waits for ever.
+Seen: row nobody x worker: stopped or zombie in /proc, or neither run nor switched for `policy.STUCK_S` while the GPU rests
+(`policy.LONG_STUCK_S` while others still feed it), or left out while others deliver (`owners.left_out`): a slow but living worker wakes up
+many times in that span. All waits of the trainer are booked to it (`gputop.diagnosis.graph.stuck`) if GPUs rest for `policy.BREAK_NS` and a
+worker is stopped or dead; or for longer, and a worker hangs or polls in vain, or no process of the job moves; and if a program that feeds
+the trainer is stopped, or the output of it or of the trainer has no reader.
+Abstains: a process moves, or is asked at a queue. If the fault is in no worker, `gputop.diagnosis.hangs` finds it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ LOADERS = tuple(
 
 
 def more_would_help(walk: Walk) -> bool:
-    """Whether idle CPUs could run more workers; CPUs on which the trainer only spins count as idle."""
+    """True if idle CPUs could run more workers; CPUs on which the trainer only spins count as idle."""
     job, cpus = walk.job, capacity(walk.job, walk.facts)
     busy = feeders.at_work(job)
     workers = len(busy) or len(feeders.at_work_for(job, walk.facts)) or feeders.loading_threads(job)
@@ -42,7 +42,7 @@ def explained(walk: Walk, leaf: Leaf) -> float:
 
 
 def one_is_late(job: JobFacts) -> bool:
-    """Whether a torch loader, which keeps the order of its batches, waits for a long one while most workers are ahead."""
+    """True if a torch loader, which keeps the order of its batches, waits for a long one while most workers are ahead."""
     ahead, runs = sum(worker.ahead for worker in job.workers), [worker.run for worker in job.workers]
     late = job.loader.is_torchs and job.data >= policy.LOST and ahead >= policy.HALF * len(runs)
     return late and sum(runs) - min(runs) * len(runs) >= policy.MOST * job.data

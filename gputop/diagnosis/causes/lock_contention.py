@@ -1,11 +1,11 @@
-"""What it is (lock-contention): workers, or their trainer, wait for a lock (futex, flock, semaphore) that another process holds.
+"""lock-contention: workers, or their trainer, wait for a lock (futex, flock, semaphore) held by another process.
 
-Why it costs: work that could go on side by side goes on one after the other.
-How it is seen: rows lock x sibling: by the probe a worker's sleep at a futex ends when another worker wakes it, by samples it sleeps at a
-lock, or the trainer does at one that both take: they wake each other there, or samples met both there (it is one though its holder sleeps);
-lock x process: another training wakes it, a process holds the lock of a file for which it asks again and again (/proc/locks, in
-`policy.HALF` of the samples), or whoever gives out a lock answers at a pipe (`owners.served_in_turns`); lock x worker.
-When it abstains: of workers that never move (hung-worker), and of a lock whose holder reads all that the cgroup may (disk-io).
+Costs: work that could run in parallel runs in sequence.
+Seen: rows lock x sibling: by the probe a worker's sleep at a futex ends when another worker wakes it, by samples it sleeps at a lock, or
+the trainer at a lock that both take: they wake each other there, or samples met both there (even if the holder sleeps); lock x process:
+another training wakes it, a process holds the lock of a file for which it asks again and again (/proc/locks, in `policy.HALF` of the
+samples), or a process that gives out a lock answers at a pipe (`owners.served_in_turns`); lock x worker.
+Abstains: the workers never move (hung-worker); the holder of the lock reads all that the cgroup may (disk-io).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def _between_trainers(job: JobFacts) -> bool:
 
 
 def _is_kept_out(job: JobFacts) -> bool:
-    """Whether the main thread itself, rather than its workers, sleeps in fcntl or flock while another process holds the file."""
+    """True if the main thread itself, rather than its workers, sleeps in fcntl or flock while another process holds the file."""
     return job.trainer.kept_out(LOCK) >= policy.HALF and job.pools.get("main.lock", 0.0) >= job.pools.get("data.lock", 0.0)
 
 
 def _takes_turns(job: JobFacts) -> bool:
-    """Whether the main thread itself takes the lock in turn with its workers."""
+    """True if the main thread itself takes the lock in turn with its workers."""
     return sum(job.locked_by.values()) >= policy.LOST
 
 

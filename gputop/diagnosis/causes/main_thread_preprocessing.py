@@ -1,10 +1,10 @@
-"""What it is (main-thread-preprocessing): the trainer itself loads, mixes or measures between its steps.
+"""main-thread-preprocessing: the trainer itself loads, mixes or measures between its steps.
 
-Why it costs: the thread that ought to launch the next kernels is busy, or sleeps, and the GPU has nothing to do meanwhile.
-How it is seen: rows work x main, and x its threads and the programs that it starts; timer x main, of which `policy.HALF` is its own (a
-blocking wait for the GPU may sleep by a timer, too); child and pipe x main.
-When it abstains: threads take turns at one GIL (gil-contention); it launches many short kernels (small-kernels) or waits for the GPU again
-and again (sync-storm). Without probes a wait that spins looks like computing: then it says so (`facts.may_spin`).
+Costs: the thread that should launch the next kernels is busy, or sleeps, and the GPU has no work.
+Seen: rows work x main, work x its threads and programs it starts; timer x main, counted `policy.HALF` (a blocking wait for the GPU may
+sleep by a timer, too); child and pipe x main.
+Abstains: threads take turns at one GIL (gil-contention); it launches many short kernels (small-kernels) or waits for the GPU again and
+again (sync-storm). Without probes a wait that spins looks like computing: the verdict then has that doubt (`facts.may_spin`).
 """
 
 from __future__ import annotations

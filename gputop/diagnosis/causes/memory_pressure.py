@@ -1,10 +1,10 @@
-"""What it is (memory-pressure): reclaim, swapping or pages that are read again and again stop workers or the trainer.
+"""memory-pressure: reclaim, swapping or pages that are read again and again stop workers or the trainer.
 
-Why it costs: the kernel takes pages that are needed soon, and whoever needs them waits for the disk, or for the kernel's search.
-How it is seen: rows memory x worker, memory x main: waits for a disk, and kernel time, where PSI memory `some` is `policy.LITTLE` or
-more, or the cgroup is at its limit with refaults; or pages of the process come back from swap, or soon after they were dropped
-(`owners.thrashes`). Blamed are those outside the job who have grown more than it since they were first seen.
-When it abstains: pages are read for the first time (disk-io).
+Costs: the kernel takes pages that are needed soon: their reader waits for the disk, or for the kernel's search.
+Seen: rows memory x worker, memory x main: waits for a disk, and kernel time, where PSI memory `some` is `policy.LITTLE` or more, or the
+cgroup is at its limit with refaults; or pages of the process come back from swap, or soon after they were dropped (`owners.thrashes`).
+Blamed are processes outside the job that have grown more than it since they were first seen.
+Abstains: pages are read for the first time (disk-io).
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""What it is (network-io): workers wait on sockets or on a network file system, or the trainer itself does between its steps.
+"""network-io: workers wait on sockets or on a network file system, or the trainer itself does between its steps.
 
-Why it costs: one request after another waits for an answer, and the GPU for the batch in it.
-How it is seen: rows network x worker, main and process; poll x worker and process: a poll is one on sockets, unless programs are at work
-whose output may be waited for; a trainer's only where it has connections and nobody can ask it.
-When it abstains: of one of several ranks that has no workers, or whose workers are ahead, or whose threads wait there: it may be for the
-others.
+Costs: one request after another waits for an answer, and the GPU for the batch in it.
+Seen: rows network x worker, main and process; poll x worker and process: a poll counts as on sockets, unless it may await the output of
+programs at work; a trainer's only if it has connections and does not listen.
+Abstains: one of several ranks without workers, with workers ahead, or with its threads waiting there: it may wait for the other ranks.
 """
 
 from __future__ import annotations

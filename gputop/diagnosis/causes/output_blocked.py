@@ -1,9 +1,9 @@
-"""What it is (output-blocked): the main thread, or a worker, waits until somebody reads what it writes.
+"""output-blocked: the main thread, or a worker, waits until its output is read.
 
-Why it costs: a pipe or a socket holds 64 kB to some MB; once it is full, each `print`, log line or answer takes as long as its reader.
-How it is seen: rows reader x main and reader x worker: a sleep in a write to a pipe, a socket or a terminal. The reader holds the other end
-and, by the probe, ended these sleeps.
-When it abstains: nobody has the other end (hung-worker).
+Costs: a pipe or a socket holds 64 kB to some MB; once it is full, each `print`, log line or answer takes as long as its reader.
+Seen: rows reader x main and reader x worker: a sleep in a write to a pipe, a socket or a terminal. The reader holds the other end and, by
+the probe, ended these sleeps.
+Abstains: no process has the other end (hung-worker).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What it is (pause): after steady training the trainer gives no work for a while by its own will: checkpoint, evaluation, a prompt.
+"""pause: after steady training the trainer launches no work for a while of its own accord: checkpoint, evaluation, a prompt.
 
-Why it costs: the GPU has nothing to do meanwhile. It is no fault, but where it comes again and again and takes much it is told as one.
-How it is seen: rows nobody x main: somebody stopped it; pause x main, by its price (`gputop.diagnosis.graph.pausing`), where that holds
-`policy.HALF` of the loss: one rest of the GPU of `policy.PAUSE_S` or more after steady work; or, while the workers are
-`policy.MOST` of a trainer that could go on, shorter ones together (`facts.pauses`): breaks, times with little work in which no
-worker is asked for a batch, turns to other workers, and shorter rests in which it waits for programs of its own or writes its weights.
-When it abstains: a worker owes the trainer a batch, or its own threads keep it from going on.
+Costs: the GPU has no work. It is no fault, but frequent pauses that take much time are reported as one.
+Seen: rows nobody x main: it was stopped; pause x main, by its price (`gputop.diagnosis.graph.pausing`), if that holds `policy.HALF` of the
+loss: one rest of the GPU of `policy.PAUSE_S` or more after steady work; or, while `policy.MOST` of the workers are ahead, shorter ones
+together (`facts.pauses`): breaks, times with little work in which no worker is asked for a batch, turns to other workers, and shorter rests
+in which it waits for programs of its own or writes its weights.
+Abstains: a worker owes the trainer a batch, or its own threads keep it from going on.
 """
 
 from __future__ import annotations

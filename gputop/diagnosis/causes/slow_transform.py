@@ -1,13 +1,13 @@
-"""What it is (slow-transform): the workers run freely, on all CPUs that there are, and their own work is what takes the time.
+"""slow-transform: the workers run freely, on all CPUs, and their own work takes the time.
 
-Why it costs: a batch needs more CPU time, or sleep, than the GPU needs for it.
-How it is seen: rows work x worker, its thread or a program that loads, where no CPUs idle that more workers could use (too-few-workers);
-timer, pipe and child x worker: it sleeps by its own will, or for a program that it started; timer x main's program: one that the trainer
-started and reads from does; work x main's source: the one program at the other end of the main thread's pipe works all the time; work x
-feeder and pipe x process: somebody outside loads. Work x worker is also a main thread's wait for a CPU on which workers run that do not
-crowd one another. Of a worker's work it is the part (busiest - `policy.SOME`) / (`policy.MOST` - `policy.SOME`). In a loader that keeps
-the order of its batches one that takes long keeps all (`loaders.one_is_late`).
-When it abstains: the workers idle between their batches, or wait for CPUs, a lock, a disk or the network.
+Costs: a batch needs more CPU time, or sleep, than the GPU needs for it.
+Seen: rows work x worker, its thread or a program that loads, without idle CPUs for more workers (too-few-workers); timer, pipe and child x
+worker: it sleeps of its own accord, or for a program that it started; timer x main's program: a program that the trainer started and reads
+from does; work x main's source: the one program at the other end of the main thread's pipe works all the time; work x feeder and pipe x
+process: a process outside the job loads. Work x worker is also a main thread's wait for a CPU on which workers run that do not crowd one
+another. A worker's work counts by the part (busiest - `policy.SOME`) / (`policy.MOST` - `policy.SOME`). In a loader that keeps the order of
+batches one long batch delays all (`loaders.one_is_late`).
+Abstains: the workers idle between their batches, or wait for CPUs, a lock, a disk or the network.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What it is (small-kernels): the host launches kernels too small to fill the GPU, one after the other, and is the slower of the two.
+"""small-kernels: the host launches kernels too small to fill the GPU, and launching takes longer than running them.
 
-Why it costs: PyTorch takes 5 to 20 us to launch a kernel, with Python's part; the GPU takes a fraction of that to run it.
-How it is seen: row launch x main, by its price (`gpuside.launches`): `policy.LAUNCH_COST_S` of the main thread's time, or of the backward
-thread's, for each launch, less what the GPU works meanwhile; where kernels are light (`intensity.is_light`), all of that thread's time up
-to `policy.LIGHT_COST_S` for each launch. That is taken from work x main and gpu x light.
-When it abstains: the trainer mostly waits for the GPU (undersized-work); the GPU rests at other times than those of the launches; or light
-kernels may be collectives, which wait for other ranks: then `policy.LAUNCH_COST_S` for each launch is all.
+Costs: PyTorch takes 5 to 20 us to launch a kernel, with Python's part; the GPU takes a fraction of that to run it.
+Seen: row launch x main, by its price (`gpuside.launches`): `policy.LAUNCH_COST_S` of the main thread's time, or of the backward thread's,
+for each launch, less the GPU's work in that time; with light kernels (`intensity.is_light`), all that thread's time up to
+`policy.LIGHT_COST_S` for each launch. It is taken from work x main and gpu x light.
+Abstains: the trainer mostly waits for the GPU (undersized-work); the GPU rests at other times than the launches; or light kernels may be
+collectives, which wait for other ranks: then `policy.LAUNCH_COST_S` for each launch is all.
 """
 
 from __future__ import annotations

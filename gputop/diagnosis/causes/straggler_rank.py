@@ -1,11 +1,11 @@
-"""What it is (straggler-rank): one rank of a training is slower than its peers, or is not there any more.
+"""straggler-rank: one rank of a training is slower than its peers, or has ended.
 
-Why it costs: in each collective all others wait for it, with their GPUs idle or spinning.
-How it is seen: row rank x late: all of each rank's loss, where `facts.intensity` finds a straggler: its GPU idles for `policy.FIFTH`
-more of the time than its peers' (TraceML: straggler from 10 %, critical from 20 % of the step), or is used `policy.FIFTH` more than
-theirs, which spin. A main thread that spins in `sched_yield` waits, as in a barrier of MPI. Row rank x gone: a rank that its launcher
-told of has no process, and the others stand (`life.absent_ranks`).
-When it abstains: the others lose `policy.HALF` of that by themselves; the first rank saves or evaluates for all (pause).
+Costs: in each collective all others wait for it, with their GPUs idle or spinning.
+Seen: row rank x late: all of each rank's loss, where `facts.intensity` finds a straggler: its GPU idles for `policy.FIFTH` more of the time
+than its peers' (TraceML: straggler from 10 %, critical from 20 % of the step), or is used `policy.FIFTH` more than theirs, which spin. A
+main thread that spins in `sched_yield` waits, as in a barrier of MPI. Row rank x gone: a rank that its launcher announced has no process,
+and the others stand still (`life.absent_ranks`).
+Abstains: the others lose `policy.HALF` as much by themselves; the first rank saves or evaluates for all (pause).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _takers(own: JobFacts, facts: Facts) -> list[Taker]:
 
 
 def _late_host(own: JobFacts, waiting: list[JobFacts], facts: Facts) -> _Late:
-    """(detail, evidence, fixes) for a rank whose GPU has nothing to do: what delays its main thread."""
+    """(detail, evidence, fixes) for a rank with an idle GPU: the delays of its main thread."""
     slow, label = own.trainer, own.trainer.role.label
     fractions = {word: share for word, share in slow.state.fractions.items() if word != "waiting-gpu"}
     word = max(fractions, key=fractions.__getitem__, default="computing")
@@ -100,7 +100,7 @@ def _do(workers: list[ProcFacts]) -> str:
 
 
 def _late_gpu(own: JobFacts, waiting: list[JobFacts], facts: Facts) -> _Late:
-    """(detail, evidence, fixes) for a rank whose GPU is busy all the time while the others' are done earlier."""
+    """(detail, evidence, fixes) for a rank with a GPU that is busy all the time while the others' finish earlier."""
     label, spin = own.trainer.role.label, all((other.idle or 0.0) < policy.FIFTH for other in waiting)
     detail = filled(
         "the GPU of {} ({}) works without a pause, while those of {} ", label, own.trainer.pid, counted(len(waiting), "other rank")

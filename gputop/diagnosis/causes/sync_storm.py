@@ -1,11 +1,11 @@
-"""What it is (sync-storm): the trainer waits for the GPU after every few operations (.item(), print, nonzero).
+"""sync-storm: the trainer waits for the GPU after every few operations (.item(), print, nonzero).
 
-Why it costs: the two take turns. While the host waits it launches nothing, and once it goes on the GPU has run dry.
-How it is seen: row turn x main, by its price (`gpuside.turns`): what each wait costs of the main thread's own time, at most, less
-`policy.LAUNCH_COST_S` for each launch. That is `policy.TURN_S`; for each call that waits, however shortly, `policy.SHORT_TURN_S`. Where
-calls are not probed it is met spinning in them for `policy.TENTH` of the window; or they are its sleeps while the GPU works, at half of it.
-When it abstains: many kernels run between two waits, for then the host is late by what it launches; links are busy (h2d-transfer);
-batches, its own threads or writes are why it sleeps so often.
+Costs: the two take turns. While the host waits it launches nothing, and once it goes on the GPU has run dry.
+Seen: row turn x main, by its price (`gpuside.turns`): the main thread's own time, at most `policy.TURN_S` for each wait, less
+`policy.LAUNCH_COST_S` for each launch; at most `policy.SHORT_TURN_S` for each call that waits, however shortly. Without probed calls: it
+spins in them in `policy.TENTH` of the samples, or they are its sleeps while the GPU works, at half the price.
+Abstains: many kernels run between two waits, for then launching delays the host; links are busy (h2d-transfer); it sleeps so often because
+of batches, its own threads or writes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What it is (too-few-workers): the workers work all the time, and CPUs that more of them could use idle.
+"""too-few-workers: the workers work all the time, and CPUs idle that more workers could use.
 
-Why it costs: each batch takes a worker so long that so few deliver fewer than the GPU could compute.
-How it is seen: rows work x worker, its thread, or a program or feeder outside that loads, where `policy.SOME` of a CPU idles among
-those that the job may use (those on which its trainer only spins idle, too), and it has fewer workers than CPUs. A worker that gets no
-work, since its part of the data is at its end, is none: then `policy.TENTH` of a CPU will do.
-When it abstains: CPUs are full (slow-transform), or even the busiest worker idles (`policy.SOME`).
+Costs: a batch takes a worker so long that this number delivers fewer than the GPU could compute.
+Seen: rows work x worker, its thread, or a program or feeder outside that loads, where `policy.SOME` of a CPU idles among the job's (a CPU
+on which its trainer only spins idles, too), and it has fewer workers than CPUs. A worker without work, at the end of its part of the data,
+does not count: then `policy.TENTH` of a CPU suffices.
+Abstains: CPUs are full (slow-transform), or even the busiest worker idles (`policy.SOME`).
 """
 
 from __future__ import annotations

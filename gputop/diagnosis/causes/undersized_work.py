@@ -1,11 +1,11 @@
-"""What it is (undersized-work): the GPUs are more than the job uses at once. It is no fault.
+"""undersized-work: the GPUs are more than the job uses at once. It is no fault.
 
-Why it costs: most SMs have nothing to do, though some kernel always runs; or one of several GPUs waits while another works.
-How it is seen: leaf gpu x light (`intensity.is_light`): kernels that use few SMs by GPM, else little power above idle; gpu x turns: a
-process has several GPUs of which some have nothing to do while others work, as where a model is cut into parts (``device_map="auto"``).
-When it abstains: the host is busy launching those kernels (small-kernels); its GPUs may wait for those of other ranks
-(`life.has_peers`), for a collective's kernel also runs on few SMs until the last rank arrives; or nothing shows that they work apart, for
-utilization is a mean over 0.1 s and more: two at 40 % may work together.
+Costs: most SMs have no work, though some kernel always runs; or one of several GPUs waits while another works.
+Seen: leaf gpu x light (`intensity.is_light`): kernels that use few SMs by GPM, else little power above idle; gpu x turns: a process has
+several GPUs, some without work while others work, as for a model cut into parts (``device_map="auto"``).
+Abstains: the host is busy launching those kernels (small-kernels); its GPUs may wait for other ranks' (`life.has_peers`), for a
+collective's kernel also runs on few SMs until the last rank arrives; or they may work together: utilization is a mean over 0.1 s and more,
+so two at 40 % may.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _take_turns(job: JobFacts) -> bool:
 
 
 def work_apart(job: JobFacts) -> bool:
-    """Whether the job's GPUs were seen to hardly ever work at the same time; otherwise some of them only have less to do."""
+    """True if the job's GPUs hardly ever worked at the same time; otherwise some only have less work."""
     worked = 1.0 - (1.0 if job.idle is None else job.idle)
     return sum(gpu.util or 0.0 for gpu in job.gpus) - worked < policy.TENTH
 
@@ -69,7 +69,7 @@ def _felt(job: JobFacts) -> str:
 
 
 def share_used(gpu: GpuFacts) -> str:
-    """Words for the part of the GPU that kernels use while they run, and the source of that figure."""
+    """Words for the part of the GPU that running kernels use, and the figure's source."""
     working = intensity.intensity(gpu)
     used = "little" if working is None else f"{100 * working:.0f}%"
     return filled("{} of the GPU{}", used, " (by its power)" if working is not None and gpu.sm_active is None else "")

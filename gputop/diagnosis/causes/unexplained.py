@@ -1,4 +1,4 @@
-"""unexplained: no cause holds enough of the loss. This is no judge, but says what was measured and where to look."""
+"""unexplained: no cause holds enough of the loss. This is no judge; it lists measurements and where to look."""
 
 from __future__ import annotations
 

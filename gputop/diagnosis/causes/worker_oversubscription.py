@@ -1,10 +1,10 @@
-"""What it is (worker-oversubscription): the job has more runnable workers, threads in them or compilers (torch.compile's) than CPUs.
+"""worker-oversubscription: the job has more runnable workers, threads in them or compilers (torch.compile's) than CPUs.
 
-Why it costs: its own processes stand in each other's way; caches and context switches make each of them slower than fewer would be.
-How it is seen: row cpu x own: waits for a CPU that no stranger, quota or mask explains, while the job fills the CPUs that it may use, or
-has `policy.CROWD` workers for each that wait for one for longer than they run, as where an epoch begins (`owners.crowds`).
-When it abstains: the trainer alone waits behind workers that run freely (slow-transform), the hypervisor takes the CPUs (`policy.TENTH`),
-or gputop itself does, as while it loads its probes (`policy.QUARTER`).
+Costs: its own processes delay each other; by caches and context switches each is slower than fewer would be.
+Seen: row cpu x own: waits for a CPU that no stranger, quota or mask explains, while the job fills the CPUs that it may use, or has
+`policy.CROWD` workers for each CPU that wait longer than they run, as at the begin of an epoch (`owners.crowds`).
+Abstains: the trainer alone waits behind workers that run freely (slow-transform), the hypervisor takes the CPUs (`policy.TENTH`), or gputop
+itself does, as while it loads its probes (`policy.QUARTER`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""What it is (worker-respawn): workers are made anew at each epoch.
+"""worker-respawn: workers are started again at each epoch.
 
-Why it costs: the GPU waits until the new ones have imported, opened their files and loaded their first batches.
-How it is seen: row birth x worker: from the births of a set of workers until steps are made again, less what these take with warm workers
-(`facts.respawns`). Where no pace of warm workers is known, the loss in the workers' first `policy.YOUNG_NS`; for `policy.FORMER_NS`
-after the last birth what the trainer does, for it makes them; and for `policy.FORMER_NS` what it waits for though they are ahead.
-When it abstains: fewer than half of the workers were born lately: one was replaced. All else that the trainer waits for has a lasting
-cause.
+Costs: the GPU waits until the new ones have imported, opened their files and loaded their first batches.
+Seen: row birth x worker: from the births of a set of workers until steps are made again, less the time of these steps with warm workers
+(`facts.respawns`). If the pace of warm workers is unknown: the loss in the workers' first `policy.YOUNG_NS`; for `policy.FORMER_NS` after
+the last birth the trainer's own work, for it starts them, and its waits for workers that are ahead.
+Abstains: fewer than half of the workers were born lately: one was replaced. All other waits of the trainer have a lasting cause.
 """
 
 from __future__ import annotations

@@ -21,12 +21,12 @@ def capacity(job: JobFacts, facts: Facts) -> Capacity:
 
 
 def is_held(job: JobFacts, cpus: Capacity) -> bool:
-    """Whether the job's CPU mask keeps it from CPUs, rather than strangers on the CPUs it may use."""
+    """True if the job's CPU mask keeps it from CPUs, rather than strangers on the CPUs it may use."""
     return cpus.pinned and cpus.strangers_part < policy.HALF and (others_idle(cpus) or _by_hand(job, cpus))
 
 
 def others_idle(cpus: Capacity) -> bool:
-    """Whether more CPUs idle outside the job's mask than inside."""
+    """True if more CPUs idle outside the job's mask than inside."""
     return cpus.idle_outside >= policy.SOME and cpus.idle_outside > cpus.idle_inside
 
 
@@ -76,7 +76,7 @@ def _allowed(job: JobFacts, facts: Facts, host: frozenset[int]) -> frozenset[int
 
 
 def _needed_there(job: JobFacts, facts: Facts, allowed: frozenset[int], host: frozenset[int]) -> float:
-    """CPUs needed by the job and by those ranks of its training that may use no other CPUs. The sum is the same for all of them."""
+    """CPUs needed by the job and by the ranks of its training that may use no other CPUs; the same sum for each."""
     own = _own(job)
     key = "needed", own, allowed
     if key not in facts.memo:
@@ -104,7 +104,7 @@ def beside(job: JobFacts, facts: Facts, allowed: frozenset[int]) -> list[Taker]:
 
 
 def _part_on(taker: Taker, allowed: frozenset[int], facts: Facts) -> float:
-    """Share of a taker's CPU time spent on ``allowed``: all of it if it is not known where it ran; none for short-lived programs that were
+    """Share of a taker's CPU time spent on ``allowed``: 1 if it is not known where it ran; none for short-lived programs that were
     never seen, unless the job may use all CPUs."""
     if taker.spawns and not taker.where and (facts.host.renumbered or len(allowed) < facts.host.cpus):
         return 0.0
@@ -135,7 +135,7 @@ def wanted(job: JobFacts) -> float:
 
 
 def _wanted(proc: ProcFacts) -> float:
-    """CPUs that a process ran on or was runnable for. Threads behind one GIL add no demand: only one of them can run at a time."""
+    """CPUs that a process ran on or was runnable for. Threads behind one GIL add no demand: only one can run at a time."""
     threads = 0.0 if proc.takes_turns else proc.others_runnable
     return proc.cores + proc.runnable + threads + sum(proc.programs)
 

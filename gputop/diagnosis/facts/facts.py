@@ -38,7 +38,7 @@ class GpuFacts(Struct, frozen=True):
     throttle_mask: int = 0  # bits set in at least half of the window's samples
     temp_c: float | None = None
     pcie_bytes_per_s: float | None = None  # both ways
-    pcie_back_bytes_per_s: float | None = None  # of these, what it sends
+    pcie_back_bytes_per_s: float | None = None  # the part that it sends
     pcie_gen: float | None = None
     pcie_width: float | None = None
     pcie_width_max: float | None = None
@@ -54,7 +54,7 @@ class GpuFacts(Struct, frozen=True):
     util_now: float | None = None  # the latest reading
     idle_s: float = 0.0  # how long, up to now, it has been idle (under 2 % of the time)
     makes_steps: bool = False
-    """Whether the GPU works again and again, however little: it began to work `policy.OFTEN` times within `policy.STEPS_NS`, or no reading
+    """True if the GPU works again and again, however little: it began to work `policy.OFTEN` times within `policy.STEPS_NS`, or no reading
     for `policy.STEADY_NS` was without work."""
     split: bool = False  # MIG is on: the GPU's total activity belongs to no single job
     instance: int | None = None  # the GPU instance, if this is a part of a split GPU
@@ -67,7 +67,7 @@ class GpuFacts(Struct, frozen=True):
 
     @property
     def gone(self) -> bool:
-        """Whether the GPU is lost and can run nothing."""
+        """True if the GPU is lost and can run nothing."""
         return self.loss is not None and not self.loss.works
 
     @property
@@ -128,7 +128,7 @@ class HostFacts(Struct, frozen=True):
     stolen: dict[int, float] = field(default_factory=dict)
     """CPU -> share that the hypervisor gave to other guests (steal): busy, but not for a process of this machine."""
     renumbered: bool = False
-    """Whether /proc/stat numbers the CPUs differently from the kernel. Its values per CPU are useless then: ``busy`` and ``stolen`` are
+    """True if /proc/stat numbers the CPUs differently from the kernel. Its values per CPU are useless then: ``busy`` and ``stolen`` are
     empty."""
     psi_io: float | None = None
     psi_memory: float | None = None
@@ -213,7 +213,7 @@ class Capacity(Struct, frozen=True):
     idle_inside: float  # idle CPUs among the allowed, summed shares
     idle_outside: float
     given: frozenset[int]  # CPUs that its cgroup grants; all of the host's if unknown
-    taken: float  # CPUs taken by processes outside the job, including those that ended before they were seen
+    taken: float  # CPUs taken by processes outside the job, unseen short ones included
     used: float  # CPUs the job's processes ran on
     lacking: float  # CPUs the job would lack even with all allowed CPUs to itself
     preempted_by_others: float | None  # share of its threads' waits for a CPU that were behind strangers (probe)
@@ -280,7 +280,7 @@ class LoaderFacts(Struct, frozen=True):
     respawned: float | None = None  # share of the window that the births took (`facts.respawns`); None if unknown
     respawn_s: float = 0.0  # seconds that each set of births took, on average
     by_itself: bool = False
-    """Whether the workers have delivered nothing yet, after the trainer made steps without any: it waits for programs of its own, not for a
+    """True if the workers have delivered nothing yet, after the trainer made steps without any: it waits for programs of its own, not for a
     batch."""
 
 
@@ -415,12 +415,12 @@ class JobFacts(Struct, frozen=True, dict=True):
 
     @property
     def is_supplied(self) -> bool:
-        """Whether waits for data are less than half of its GPUs' idle time."""
+        """True if waits for data are less than half of its GPUs' idle time."""
         return self.data < policy.HALF * (self.idle or 0.0)
 
     @property
     def host_only(self) -> bool:
-        """Whether the job's GPUs can never report utilization: there are none, or the driver does not support it."""
+        """True if the job cannot have a GPU utilization: it has no GPU, or the driver does not support it."""
         return all(gpu.unmeasurable for gpu in self.gpus)
 
     @cached_property
@@ -453,7 +453,7 @@ class Facts(Struct, frozen=True):
     behind: dict[int, dict[int, float]] = field(default_factory=dict)
     """Trainer -> pid -> seconds that threads of the trainer's job were runnable while that process ran on their CPU (probe)."""
     family: dict[int, int] = field(default_factory=dict)
-    """Pid of a trainer, of a worker, or of a program that one of them started or that feeds a trainer -> pid of the trainer."""
+    """Pid of a trainer, of a worker, or of a program that feeds a trainer or was started by one of these -> pid of the trainer."""
     movers: list[Mover] = field(default_factory=list)  # most bytes first; filled only if a job waits for a disk
     growers: list[Grower] = field(default_factory=list)  # most growth first; filled only if a job waits for a disk or memory
     watching: float = 0.0  # CPUs that gputop's own processes ran on
@@ -473,7 +473,7 @@ class Facts(Struct, frozen=True):
 
     @property
     def settled(self) -> bool:
-        """Whether enough was seen to judge."""
+        """True if enough was seen to judge."""
         return self.feeds >= 3 and self.seconds >= policy.WATCHED_S
 
 
@@ -507,7 +507,7 @@ def _part(gpu: GpuBoard, one: MigInstance) -> GpuBoard:
 
 
 def awaited_gpus(job: JobFacts, part: float) -> float:
-    """Lower bound of the share of the window in which the main thread waited for its GPUs, so that one of them worked. ``part``: the main
+    """Lower bound of the share of the window in which the main thread waited for its GPUs, so that one worked. ``part``: the main
     thread's part of the time in its process's CUDA calls. Sleeps that may have other reasons and waits for a CPU inside such a call do not
     count."""
     if job.cuda.calls is not None:
@@ -516,7 +516,7 @@ def awaited_gpus(job: JobFacts, part: float) -> float:
 
 
 def may_spin(job: JobFacts) -> bool:
-    """Whether apparent computing may be spinning waits for the GPU: calls are not probed, the main thread is not sampled, and it sleeps for
+    """True if apparent computing may be spinning waits for the GPU: calls are not probed, the main thread is not sampled, and it sleeps for
     far less time than the GPU works."""
     if job.cuda.calls is not None or job.cuda.sampled is not None or job.idle is None:
         return False

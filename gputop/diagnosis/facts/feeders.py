@@ -24,7 +24,7 @@ UNSURE = (waits.TIMER, waits.UNKNOWN, waits.POLL, waits.DRIVER)
 
 
 def threads_at_work(job: JobFacts) -> bool:
-    """Whether the trainer's other threads work: they load data if there are no workers, and launch the backward pass in any job."""
+    """True if the trainer's other threads work: they load data if there are no workers, and launch the backward pass in any job."""
     return job.trainer.others_run >= policy.AT_WORK
 
 
@@ -205,7 +205,7 @@ def sources(job: JobFacts, facts: Facts) -> list[Taker]:
 
 
 def is_alone(job: JobFacts, facts: Facts) -> bool:
-    """Whether one program alone feeds the main thread, from a source of its own: a second one would have nothing to read. (What the job
+    """True if one program alone feeds the main thread, from a source of its own: a second one would have nothing to read. (What the job
     itself writes to its program it could divide among several.)"""
     written = (thread.wchan for sample in job.trainer.samples for thread in sample.threads)
     return len(sources(job, facts)) == 1 and not any(map(waits.is_ahead, written))
@@ -231,7 +231,7 @@ def _late_for(met: dict[str, int], samples: int) -> dict[str, float]:
 
 
 def programs_at_work(job: JobFacts, facts: Facts) -> bool:
-    """Whether programs compute for the job: running ones, or short ones whose CPU time their parents inherit. With workers, only programs
+    """True if programs compute for the job: running ones, or short ones whose CPU time their parents inherit. With workers, only programs
     that the workers started."""
     parents = job.workers or [job.trainer]
     ended = sum(min(1.0, parent.children) for parent in parents) if not job.loader.births else 0.0  # workers that ended are no programs
@@ -240,7 +240,7 @@ def programs_at_work(job: JobFacts, facts: Facts) -> bool:
 
 
 def asks_others(job: JobFacts) -> bool:
-    """Whether the trainer is only a network client: it has connections and no listening socket."""
+    """True if the trainer is only a network client: it has connections and no listening socket."""
     return job.trainer.info.sockets == CONNECTED
 
 
@@ -251,7 +251,7 @@ def is_asked_by_parent(job: JobFacts) -> bool:
 
 
 def serves(job: JobFacts) -> bool:
-    """Whether the trainer is a server that mostly waits for requests. Waits of its threads, but not of its programs, are then its clients'
+    """True if the trainer is a server that mostly waits for requests. Waits of its threads, but not of its programs, are then its clients'
     concern."""
     return not job.workers and job.trainer.info.sockets == LISTENING and job.trainer.kinds.get(waits.POLL, 0.0) >= policy.HALF
 
@@ -262,7 +262,7 @@ def started(job: JobFacts, facts: Facts) -> list[Taker]:
 
 
 def is_torchs(job: JobFacts) -> bool:
-    """Whether the job's loader is torch's DataLoader: workers bear its name or poll as it does. Importing torch alone is no proof."""
+    """True if the job's loader is torch's DataLoader: workers bear its name or poll as it does. Importing torch alone is no proof."""
     return any(worker.info.comm == TORCH_WORKER for worker in job.workers) or (
         any(worker.role.loader == "torch" for worker in job.workers)
         and any(waits.QUEUE in proc.kinds for proc in (job.trainer, *job.workers))

@@ -41,7 +41,7 @@ class HostTrack:
             self._renumbered_ns = board.t_ns
 
     def _is_renumbered(self, board: Board) -> bool:
-        """Whether /proc/stat numbers the CPUs from 0 on, unlike the kernel, as lxcfs does in containers: something is mounted over it, the
+        """True if /proc/stat numbers the CPUs from 0 on, unlike the kernel, as lxcfs does in containers: something is mounted over it, the
         mask of a process has CPUs that it lacks (and not all that it has), or a process runs on a CPU that it lacks."""
         host, read = board.sources.get("host"), self._history["cpus"]
         if not read:

@@ -59,7 +59,7 @@ def _waste(gpu: GpuFacts) -> tuple[str, float]:
 
 
 def is_light(gpu: GpuFacts) -> bool:
-    """Whether the kernels that run use little of the GPU; False if unknown."""
+    """True if the kernels that run use little of the GPU; False if unknown."""
     working = intensity(gpu)
     return working is not None and working <= (policy.LIGHT_SM if gpu.sm_active is not None else policy.QUARTER)
 
@@ -92,7 +92,7 @@ def _groups(families: list[list[JobFacts]]) -> list[list[JobFacts]]:
 
 
 def _are_ranks(family: list[JobFacts]) -> bool:
-    """Whether a launcher gave each a rank; MPI's tells no more than that."""
+    """True if a launcher gave each a rank; MPI's launcher gives no more than that."""
     return bool(job_key(family[0].trainer.info)) or all(job.trainer.role.rank is not None for job in family)
 
 
@@ -101,7 +101,7 @@ def _ranks_differ(family: list[JobFacts]) -> bool:
 
 
 def _in_step(family: list[JobFacts]) -> bool:
-    """Whether all jobs make the same number of steps per second by their CUDA calls, each on its own GPUs. Unrelated trainings do not; if
+    """True if all jobs make the same number of steps per second by their CUDA calls, each on its own GPUs. Unrelated trainings do not; if
     they do, none is late."""
     paces = [from_calls(job.cuda.calls) or 0.0 for job in family]
     gpus = [gpu.index for job in family for gpu in job.gpus]

@@ -1,7 +1,7 @@
-"""The kind of program that a job is, for advice that it can follow: by the libraries it maps, its names, and who feeds it.
+"""The kind of program that a job is, for advice that it can follow: by the libraries it maps, its names, and its feeders.
 
-A program that loads by torch's DataLoader is known by its workers' names. Of others the names of its members decide (an inference engine,
-Ray, ffmpeg), then the loader library that it maps, then whether it is Python at all.
+A program that loads by torch's DataLoader is known by its workers' names. For others the names of the job's members decide (an inference
+engine, Ray, ffmpeg), then the loader library that it maps, then whether it is Python at all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Kind(Enum):
     UNKNOWN = "unknown"
 
 
-LEARNT = frozenset((Kind.TORCH, Kind.POOL))  # kinds of which the corpus has enough jobs to know how often their causes are right
+LEARNT = frozenset((Kind.TORCH, Kind.POOL))  # kinds with enough jobs in the corpus to know how often their causes are right
 _ENGINES = frozenset((
     "vllm", "vllm::", "sglang", "sglang::", "text-generation-launcher", "text-generation-server", "text_generation_server",
     "text-generation-router", "llama-server", "llama-cli", "llama_cpp", "ollama", "tritonserver", "triton_python_backend_stub",

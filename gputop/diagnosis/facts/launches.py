@@ -1,6 +1,6 @@
 """Activity of the GPUs while a main thread launches kernels, if its calls are sampled.
 
-A main thread that launches too slowly leaves its GPU without work meanwhile. If the GPU works all the time, a launch takes long because
+A main thread that launches too slowly leaves its GPU without work. If the GPU works all the time, a launch takes long because
 the queue is full, and the GPU's waits at other times have another reason.
 """
 
@@ -14,7 +14,7 @@ from gputop.model.frame import MainSamples
 
 TOLD_NS = 100_000_000  # ns after which a burst of samples is reported at the latest: at the next beat
 
-Busy = Sequence[tuple[int, float]]  # (t_ns, per cent of the time until then in which kernels ran) of a GPU
+Busy = Sequence[tuple[int, float]]  # (t_ns, per cent of the time up to t_ns in which kernels ran) of a GPU
 
 
 class Launches:
@@ -43,10 +43,10 @@ class Launches:
                 bursts.popleft()
 
     def idle_beside(self, pid: int, gpus: Sequence[Busy]) -> float | None:
-        """Share of the time spent launching in which the GPUs ran nothing; None if no reading was taken meanwhile.
+        """Share of the time spent launching in which the GPUs ran nothing; None without a reading in it.
 
-        Bursts in which a GPU begins or ends its work are left out: it is unknown in which of the two parts the launches were. So is a burst
-        whose later readings are still missing, if there are others.
+        Bursts in which a GPU begins or ends its work are left out: it is unknown in which part the launches were. So is a burst with
+        readings still missing, if there are others.
         """
         newest_ns = min((readings[-1][0] if readings else 0 for readings in gpus), default=0)
         known: list[tuple[int, float]] = []

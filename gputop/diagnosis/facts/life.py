@@ -35,7 +35,7 @@ class _WorkCounters(Struct, frozen=True):
     """One process's counters that show work."""
 
     main_ns: int  # CPU time of its main thread, less the time it spun
-    others_ns: int  # CPU time of its other threads, less those of `WATCHERS`
+    others_ns: int  # CPU time of its other threads without `WATCHERS`
     bytes: int
     wakes: int  # of its main thread
     moved: int  # wakes of other threads from `_BY_OTHERS`
@@ -56,7 +56,7 @@ class Pulse(Struct):
     woken: dict[int, int] = field(default_factory=dict)  # pid -> wakes of its threads from `_BY_OTHERS`
 
     def note(self, job: JobFacts, board: Board, roles: Mapping[int, Role]) -> JobFacts:
-        """Take in a look; return the job with the time since when nothing of it has moved, and whether its main thread may spin."""
+        """Take in a look; return the job with the time since its last move, and whether its main thread may spin."""
         ns, self.t_ns = board.t_ns - self.t_ns, board.t_ns
         pid, procs = job.trainer.pid, (job.trainer, *job.workers)
         sampled, calls = board.sampled.get(pid), {name: call for (caller, name), call in board.calls.items() if caller == pid}
@@ -91,14 +91,14 @@ class Pulse(Struct):
         return sum(self.watchers.get(tid, 0) for tid in tids), self.woken.get(proc.pid, 0)
 
     def _may_spin(self, job: JobFacts, mark: _WorkCounters, ns: int) -> bool:
-        """Whether the main thread's CPU time may be a wait for its GPU: neither probes nor samples can show it."""
+        """True if the main thread's CPU time may be a wait for its GPU: neither probes nor samples can show it."""
         before = self.last.get(job.trainer.pid)
         if before is None or job.cuda.calls is not None or job.cuda.sampled is not None or not in_kernel(job):
             return False
         return mark.main_ns - before.main_ns >= policy.NEARLY_ALL * ns and mark.wakes - before.wakes <= policy.ASKS_PER_S * policy.STUCK_S
 
     def _has_worked(self, proc: ProcFacts, mark: _WorkCounters, for_gpu: bool) -> bool:
-        """Whether a process has worked since everything stopped, or since the last look; while it waits ``for_gpu``, a trainer's main
+        """True if a process has worked since everything stopped, or since the last look; while it waits ``for_gpu``, a trainer's main
         thread does not count."""
         moved = mark.moved - self.first[proc.pid].moved >= policy.ASKS_PER_S * (policy.STUCK_S + self._still_s)
         if moved or self._ran(proc.pid, mark, others=True):
@@ -111,7 +111,7 @@ class Pulse(Struct):
         return mark.wakes - self.first.get(pid, mark).wakes >= policy.ASKS_PER_S * (policy.STUCK_S + self._still_s)
 
     def _ran(self, pid: int, mark: _WorkCounters, others: bool = False) -> bool:
-        """Whether a process ran, read or wrote more than a heartbeat does; ``others``: leave out its main thread."""
+        """True if a process ran, read or wrote more than a heartbeat does; ``others``: leave out its main thread."""
         first, last = self.first.get(pid, mark), self.last.get(pid, mark)
         ns = mark.others_ns - first.others_ns + (0 if others else mark.main_ns - first.main_ns)
         burst = mark.others_ns - last.others_ns >= policy.OTHERS_BURST_NS or (not others and mark.main_ns - last.main_ns >= policy.BURST_NS)
@@ -124,19 +124,18 @@ class Pulse(Struct):
 
 
 def is_mostly(proc: ProcFacts, *kinds: str) -> bool:
-    """Whether a process's main thread mostly waits for ``kinds``. A poller that others keep from its CPU after each short sleep counts as
+    """True if a process's main thread mostly waits for ``kinds``. A poller that others keep from its CPU after each short sleep counts as
     polling."""
     return sum(proc.kinds.get(kind, 0.0) for kind in kinds) >= policy.HALF * (1.0 - min(1.0, proc.runnable)) > 0.0
 
 
 def in_kernel(job: JobFacts) -> bool:
-    """Whether one of the job's GPUs runs, without a pause, a kernel that uses little of it, as a collective does while it waits for its
-    ranks."""
+    """True if a GPU of the job runs, without a pause, a kernel that uses little of the GPU, like a collective that waits for its ranks."""
     return has_peers(job) and any((gpu.util_now or 0.0) >= policy.MOST and is_light(gpu) for gpu in job.gpus)
 
 
 def sees_gpus(job: JobFacts) -> bool:
-    """Whether the activity of the job's GPUs for the job is known; the work of a GPU that several processes share counts for none of
+    """True if the activity of the job's GPUs for the job is known; the work of a GPU that several processes share counts for none of
     them."""
     return bool(job.gpus) and all(gpu.util_now is not None and (len(gpu.pids) < 2 or gpu.util_now <= policy.LITTLE) for gpu in job.gpus)
 
@@ -152,7 +151,7 @@ def ranks(job: JobFacts) -> int:
 
 
 def _gpus_work(job: JobFacts) -> bool:
-    """Whether the job's GPUs work for it; the work of a GPU that several processes share counts for none of them."""
+    """True if the job's GPUs work for it; work of a GPU that several processes share does not count."""
     waits_for_ranks = has_peers(job)
     for gpu in job.gpus:
         util = gpu.util_now or 0.0
@@ -168,8 +167,8 @@ def _mark(sample: ProcSample, watched_ns: int = 0, moved: int = 0) -> _WorkCount
 
 
 def _programs(job: JobFacts, board: Board, roles: Mapping[int, Role]) -> Iterator[ProcSample]:
-    """Samples of the programs that the job's workers started, and of those that the trainer started, if it waits for programs or they
-    compile for it."""
+    """Samples of the programs that the job's workers started, and that the trainer started if it waits for programs or they compile for
+    it."""
     loaders = {proc.pid for proc in (job.trainer, *job.workers)}
     awaited = is_mostly(job.trainer, *_FOR_PROGRAMS)
     above, children = [*loaders], dict[int, list[int]]()

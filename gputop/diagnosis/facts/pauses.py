@@ -145,7 +145,7 @@ class Turns:
     """Spans in which one trainer turned from the workers that feed its steps to others. A worker that loads for both never rests."""
 
     def __init__(self) -> None:
-        self._feeders = self._at_work = frozenset[int]()  # pids of workers that fed its steps, and of those that work now
+        self._feeders = self._at_work = frozenset[int]()  # pids of workers that fed its steps, and of workers at work now
         self._since_ns = 0  # since when exactly these workers have been at work
         self._turns: list[Span] = []
 
@@ -175,7 +175,7 @@ class Repeated(Struct, frozen=True):
     count: int
     each_s: float  # mean
     share: float
-    seconds: float  # since the first of them began
+    seconds: float  # since the first began
 
     def told(self) -> str:
         """The sentence for evidence and headline."""
@@ -185,7 +185,7 @@ class Repeated(Struct, frozen=True):
 
 
 def merged(spans: Iterable[Span], now_ns: int) -> list[Span]:
-    """The spans in order, without those that began too long ago. One pause that several clocks show becomes one span."""
+    """The spans in order, without spans that began too long ago. One pause that several clocks show becomes one span."""
     found: list[Span] = []
     for since, until in sorted(span for span in spans if span[0] > now_ns - policy.REMEMBERED_NS):
         if found and since <= found[-1][1] + policy.BREAK_NS:

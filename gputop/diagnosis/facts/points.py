@@ -65,7 +65,7 @@ class _CallWaits:
 
 
 def facts_of(before: Calls, now: Calls, ns: int, slowest: float = policy.SLOWEST_NS_PER_BYTE, idle: float = 1.0) -> CallFacts | None:
-    """Facts of the calls between two readings, ``ns`` apart; None if there are none.
+    """Facts of the calls between two readings, ``ns`` apart; None without any.
 
     ``slowest``: upper bound of nanoseconds per copied byte. ``idle``: share of the time without kernels; copies back first wait for
     kernels.
@@ -152,7 +152,7 @@ def _met(older: MainSamples, newer: MainSamples) -> SampledFacts | None:
 
 
 def _end_of_copies(before: Calls, now: Calls, ns: int) -> str:
-    """Name of the call that only waits for each copy to the GPU; empty if there is none."""
+    """Name of the call that only waits for each copy to the GPU, else empty."""
     none = CudaCall(0, "", 0, 0, 0)
     made = {name: call.count - before.get(name, none).count for name, call in now.items()}
     to_gpu = [name for name in made if "HtoD" in name]
@@ -236,7 +236,7 @@ class Points:
         return _met(told[0], told[-1]) if told else None
 
     def restart(self, *pids: int) -> None:
-        """Let `all_calls` of these trainers count from now on."""
+        """Let the trainers' `all_calls` count from now on."""
         for pid in pids:
             self._began.pop(pid, None)
 
@@ -293,6 +293,6 @@ def _newborn(cgroup: CgroupSample) -> CgroupSample:
 
 
 def _is_full(cgroup: CgroupSample) -> bool:
-    """Whether the cgroup is at its memory limit, but for what one reclaim frees."""
+    """True if the cgroup is at its memory limit, but for what one reclaim frees."""
     used, limit = cgroup.mem_bytes, cgroup.mem_limit_bytes
     return used is not None and bool(limit) and used >= policy.NEARLY_ALL * (limit or 0)

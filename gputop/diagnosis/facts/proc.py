@@ -88,7 +88,7 @@ class ProcFacts(Struct, frozen=True, dict=True):
     @property
     def spins(self) -> float:
         """Share of the window in which the main thread spun in system calls that return at once (sched_yield), as a barrier of MPI does, or
-        waited for a CPU meanwhile: its CPU time in the kernel beyond what page faults and bytes explain. 0 with other threads at work."""
+        waited for a CPU in that state: its kernel time beyond that of page faults and bytes. 0 with other threads at work."""
         if self.others_run >= policy.AT_WORK or self.run < policy.TENTH:
             return 0.0
         faults = max(0, (self.newer.minflt or 0) - (self.older.minflt or 0)) / self.seconds
@@ -129,7 +129,7 @@ class ProcFacts(Struct, frozen=True, dict=True):
 
     @property
     def waits_its_turn(self) -> bool | None:
-        """Whether most waits for locks in the samples had a time limit; None without such a sample."""
+        """True if most waits for locks in the samples had a time limit; None without such a sample."""
         limits = [sample.syscall_arg for sample in self.samples if sample.syscall in self.futex and sample.syscall_arg in (FOR_EVER, SOME)]
         return None if not limits else 2 * limits.count(FOR_EVER) < len(limits)
 
@@ -163,7 +163,7 @@ class ProcFacts(Struct, frozen=True, dict=True):
 
     @property
     def sleeps_long(self) -> bool:
-        """Whether the main thread sleeps at locks longer at a time than Python's GIL takes: it waits for another thread's work."""
+        """True if the main thread sleeps at locks longer at a time than Python's GIL takes: it waits for another thread's work."""
         locked = self.kinds.get(LOCK, 0.0)
         if self.own_wakes is not None:
             share, times_per_s = self.own_wakes
@@ -172,7 +172,7 @@ class ProcFacts(Struct, frozen=True, dict=True):
 
     @property
     def takes_turns(self) -> bool:
-        """Whether the other threads wait for one GIL: together they can use no more than one CPU."""
+        """True if the other threads wait for one GIL: together they can use no more than one CPU."""
         met = self.threads_met
         return met[TURN] >= max(policy.OFTEN, policy.HALF * met[ONCPU])
 
@@ -207,7 +207,7 @@ class ProcFacts(Struct, frozen=True, dict=True):
         return sum((met for tid, met in by_thread.items() if tid not in idle), Counter())
 
     def _asks(self, woken: int, alone: bool) -> bool:
-        """Whether polling threads, ``woken`` so often, fetch what the main thread waits for. The main thread wakes for its GPU, too; but
+        """True if polling threads, ``woken`` so often, fetch what the main thread waits for. The main thread wakes for its GPU, too; but
         while it sleeps at a lock and the threads are ``alone`` in this process, only they can open that lock."""
         before = self.threaded or self.older
         if self.newer.vol is None or before.vol is None:
@@ -225,7 +225,7 @@ class ProcFacts(Struct, frozen=True, dict=True):
 
     @property
     def has_finished(self) -> bool:
-        """Whether the process ended by itself with exit code 0, as torch's workers do at the end of their part of a stream while others go
+        """True if the process ended by itself with exit code 0, as torch's workers do at the end of their part of a stream while others go
         on."""
         return self.newer.state == "Z" and self.newer.exit_code == 0
 
@@ -251,7 +251,7 @@ class ProcFacts(Struct, frozen=True, dict=True):
 
     @property
     def busiest_thread(self) -> str:
-        """Name of the other thread that ran most; empty if there is none or its name is unknown."""
+        """Name of the other thread that ran most; empty without one or without a name."""
         others = [one for one in self._thread_deltas() if one.tid != self.pid]
         tid = max(others, key=lambda one: one.oncpu_ns).tid if others else 0
         return next((thread.comm for thread in self.info.threads if thread.tid == tid), "")

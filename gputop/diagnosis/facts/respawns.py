@@ -3,7 +3,7 @@ workers.
 
 Steps are not seen one by one. Their number follows from counters that each step moves: the trainer's CUDA calls if they are probed, else
 the voluntary switches of its main thread or the work of its GPUs, whichever shows fewer steps: a trainer that pickles its dataset also
-switches, and readings of a GPU lag. The pace outside births is that of warm workers, however slow they are; steps missing to this pace,
+switches, and readings of a GPU lag. The pace outside births is warm workers', however slow they are; steps missing to this pace,
 from a birth until steps are made again, are the birth's cost.
 """
 
@@ -39,11 +39,11 @@ class _Stretch(NamedTuple):
 
     @property
     def stands(self) -> bool:
-        """Whether no step was made."""
+        """True if no step was made."""
         return min(self.steps) <= 0.0
 
     def is_at(self, paces: Sequence[float]) -> bool:
-        """Whether steps come at least at half of each known pace."""
+        """True if steps come at least at half of each known pace."""
         return all(steps >= policy.HALF * pace * self.seconds for steps, pace in zip(self.steps, paces, strict=False))
 
 
@@ -125,7 +125,7 @@ _Run = tuple[bool, list[_Stretch]]  # (whether workers started, its stretches)
 
 
 def _warm(runs: Iterable[_Run]) -> list[float]:
-    """Steps per second of warm workers, by each counter that was always known; empty if too little was seen of them."""
+    """Steps per second of warm workers, by each counter that was always known; empty if they were seen too shortly."""
     told = list(runs)
     warm = [one for starts, run in told if not starts for one in run]
     seconds = sum(one.seconds for one in warm)

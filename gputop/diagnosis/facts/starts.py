@@ -25,7 +25,7 @@ class Start(Struct):
     """The start of one trainer. Times are CLOCK_MONOTONIC, ns."""
 
     born_ns: int
-    after_ns: int  # work of its GPUs until then was for others, or brief
+    after_ns: int  # work of its GPUs before that was for others, or brief
     first_ns: int = 0  # when one of its GPUs was first seen to work for it
     began_ns: int = 0  # when it began to train; 0 if before the first look
     held_bytes: float = 0.0
@@ -36,7 +36,7 @@ class Start(Struct):
     fed: bool = False  # its GPUs have worked while it had workers
 
     def is_by_itself(self, worked_ns: int, births: list[int], now_ns: int) -> bool:
-        """Whether the trainer's present workers have given it no batch yet, after steps without workers: a pool that evaluates or scores.
+        """True if the trainer's present workers have given it no batch yet, after steps without workers: a pool that evaluates or scores.
         ``births``: when they were born, ns."""
         if births:
             self.fed = self.fed or worked_ns > min(births) + policy.READING_NS

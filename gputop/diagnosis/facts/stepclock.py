@@ -114,7 +114,7 @@ def _copies(calls: CallFacts) -> int:
 
 
 def _fits(each: int, calls: CallFacts) -> bool:
-    """Whether ``each`` copies may come per synchronize; with one copy there may be more synchronizes than steps."""
+    """True if ``each`` copies may come per synchronize; with one copy there may be more synchronizes than steps."""
     copies, syncs = _rates(calls)
     if each == 0:
         return copies < policy.SLOWEST_STEP_PER_S and policy.ALONE_PER_S[0] <= syncs <= policy.ALONE_PER_S[1]
@@ -133,7 +133,7 @@ def step_of(job: JobFacts, clock: Clock, rhythm: float | None) -> Step | None:
 
 
 def _steps_more_often(job: JobFacts, rhythm: float) -> bool:
-    """Whether the trainer copies, or by samples waits, more often than ``rhythm``: so slow a period is a log line, several steps of about a
+    """True if the trainer copies, or by samples waits, more often than ``rhythm``: so slow a period is a log line, several steps of about a
     reading's length, or an evaluation."""
     if job.cuda.calls is not None:
         return job.cuda.calls.to_gpu_per_s > policy.MOST_COPIES * (1.0 + policy.LITTLE) * rhythm

@@ -80,7 +80,7 @@ class TakerTrack:
         return found
 
     def behind(self) -> dict[int, dict[int, float]]:
-        """Trainer -> pid -> seconds in the window that threads of that trainer's job waited while that process ran on their CPU."""
+        """Trainer -> pid -> seconds in the window that threads of the trainer's job waited while the process ran on their CPU."""
         found: dict[int, dict[int, float]] = {}
         for _t_ns, gained in self._gains:
             for (trainer, pid), ns in gained.items():
@@ -247,8 +247,8 @@ def _kinds_of(samples: Sequence[ProcSample], kind_of: KindOf) -> Counter[str]:
 
 
 def _by_counters(recent: Counter[str], longer: Counter[str], wanted: float) -> Counter[str]:
-    """The samples, with no more of them running than the program ``wanted`` a CPU: a program whose read ends while gputop looks waits for
-    gputop's CPU. The other samples are spread over its sleeps, by the samples of a longer time if the recent ones have none."""
+    """The samples, with at most the running share in which the program ``wanted`` a CPU: a program that ends a read while gputop looks
+    waits for gputop's CPU. The other samples are spread over its sleeps, by the samples of a longer time if the recent ones have none."""
     samples = sum(recent.values())
     running = min(recent[waits.ONCPU], round(samples * wanted))
     asleep = Counter({kind: times for kind, times in recent.items() if kind != waits.ONCPU})
@@ -402,7 +402,7 @@ def recorders(strangers: Mapping[int, Stranger], collector_pid: int) -> frozense
 
 
 def _is_gputop(process: Stranger | None) -> bool:
-    """Whether that program runs; a title says nothing."""
+    """True if the program itself is gputop; a title is no proof."""
     return process is not None and process.info is not None and program_name(process.info, titled=False) == "gputop"
 
 
@@ -430,7 +430,7 @@ def name_of(board: Board, pid: int) -> str:
 
 
 SPAWN_LEVELS = 6  # parents to look at: between make and the compiler stand a make of a folder, a shell and the compiler's driver
-_INIT = 1  # pid of init: it reaps all orphans, and started none of them
+_INIT = 1  # pid of init: it reaps all orphans, and did not start them
 
 
 def gather(takers: list[Taker], strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> list[Taker]:
@@ -473,7 +473,7 @@ def _reaped(strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> 
         if new.children_ns > old.children_ns and new.t_ns > oldest_ns and pid != _INIT and pid in board.procs:
             cores = (new.children_ns - old.children_ns - apart.get(pid, 0)) / (new.t_ns - old.t_ns)
             if policy.TENTH <= cores <= 2 * board.header.cpus:
-                found[pid] = min(cores, board.header.cpus)  # some of it was taken before the window
+                found[pid] = min(cores, board.header.cpus)  # a part was taken before the window
     return found
 
 

@@ -58,7 +58,7 @@ class ProcTrack:
         self.uninterruptible_ns = [sched.uninterruptible_ns if sched else None]
         self.between: list[str] = []
         self.shared: list[int] = []  # futexes between processes at which looks since the last sample met it
-        self.locks = [self._locks_of(sample)]  # those of each sample and of the looks before it
+        self.locks = [self._locks_of(sample)]  # of each sample and of the looks before it
         if 0 < sample.t_ns - born_ns < policy.FRESH_NS:  # its counters began at 0 at its birth
             self.samples.insert(0, _at_birth(sample, born_ns))
             self.kinds.insert(0, [])
@@ -223,7 +223,7 @@ class GpuTrack:
 
     @property
     def is_exact(self) -> bool:
-        """Whether utilization covers known stretches of time, as GPM's does; NVML's own is a mean over stretches that differ by GPU."""
+        """True if utilization covers known stretches of time, as GPM's does; NVML's own is a mean over stretches that differ by GPU."""
         return bool(self.busy) and self.busy[-1][0] - self.exact_ns < policy.READING_NS
 
     @property
@@ -232,7 +232,7 @@ class GpuTrack:
         return self.readings[-1][1] if self.readings and self.readings[-1][0] == self.last_ns else None
 
     def push(self, gpu: GpuBoard, t_ns: int, oldest_ns: int) -> None:
-        """Take the readings since the last push, or else the standing ones, as those of the time since then."""
+        """Take the readings since the last push, else the standing ones, as valid for the time since then."""
         self.board = gpu
         self.pids = gpu.compute_pids
         sm_active, exact = _fresh(gpu, "sm_active_pct", t_ns), _fresh(gpu, "gr_active_pct", t_ns)
@@ -330,7 +330,7 @@ class GpuTrack:
         rx, tx = gpu.values.get("pcie_rx_bytes"), gpu.values.get("pcie_tx_bytes")
         read_ns = gpu.read_ns.get("pcie_rx_bytes", 0)
         if not isinstance(rx, int):
-            self.moved.clear()  # the driver gives its own rates meanwhile
+            self.moved.clear()  # the driver gives its own rates for that time
         elif not self.moved or self.moved[-1][0] < read_ns:
             sent = tx if isinstance(tx, int) else 0
             if self.moved and rx + sent < self.moved[-1][1]:
@@ -365,10 +365,10 @@ class GpuTrack:
 
 
 def some_worked(gpus: Sequence[GpuTrack], oldest_ns: int) -> tuple[float, float] | None:
-    """(least, most) share of the window in which some of these GPUs worked; None if their readings cannot show it.
+    """(least, most) share of the window in which some GPU worked; None if the readings cannot show it.
 
     A reading is a mean: two of 40 % may cover the same 40 ms or different ones. The most is reached if all work apart. The least is the
-    work of the busiest GPU, and more if a high reading beside a low one, or all readings together (`_mirrored`), show it.
+    work of the busiest GPU, and more if a high reading next to a low one, or all readings together (`_mirrored`), show it.
     """
     readings = sorted((t_ns, number, pct) for number, gpu in enumerate(gpus) for t_ns, pct in gpu.busy)
     latest: dict[int, float] = {}
@@ -388,7 +388,7 @@ def some_worked(gpus: Sequence[GpuTrack], oldest_ns: int) -> tuple[float, float]
 
 
 def _mirrored(rows: Sequence[tuple[int, tuple[float, ...]]]) -> bool:
-    """Whether readings of the same moments rise and fall against each other, so that their sum stays at 100 %: one GPU works while the
+    """True if readings of the same moments rise and fall against each other, so that their sum stays at 100 %: one GPU works while the
     other does not. Readings of GPUs that work together rise and fall together, for steps and readings are not in phase; a constant lower
     sum may be the demand for what they do side by side."""
     whole = sum(ns for ns, _ in rows)

@@ -1,4 +1,4 @@
-"""Kind of wait of a sleeping thread, from one sample of /proc: state, system call, one argument of it, wchan.
+"""Kind of wait of a sleeping thread, from one sample of /proc: state, system call, one argument, wchan.
 
 System calls are matched first (their numbers never change), kernel function names second (they do). Where neither can be
 read (another user's process, or yama's ptrace_scope) the answer is ``unknown``, not a guess.
@@ -121,12 +121,12 @@ def is_torch_poll(limit_ms: float) -> bool:
 
 
 def is_accepting(wchan: str | None) -> bool:
-    """Whether the thread waits for any client, not for an answer to a request of its own."""
+    """True if the thread waits for any client, not for an answer to a request of its own."""
     return wchan is not None and wchan.startswith(("inet_csk_accept", "unix_accept", "__skb_wait_for_more_packets"))
 
 
 def is_ahead(wchan: str | None) -> bool:
-    """Whether the thread waits until another process reads what it has written."""
+    """True if the thread waits until another process reads what it has written."""
     return wchan is not None and (wchan.endswith("pipe_write") or wchan.startswith(_UNSENT))
 
 
@@ -136,12 +136,12 @@ def is_unread(wchan: str | None) -> bool:
 
 
 def is_unheard(machine: str, syscall: int | None, descriptor: int | None, wchan: str | None) -> bool:
-    """Whether the thread cannot write its output: no process reads the pipe, or the terminal accepts no more."""
+    """True if the thread cannot write its output: no process reads the pipe, or the terminal accepts no more."""
     return syscall in syscall_numbers("write", machine=machine) and descriptor in _OUTPUT and is_unread(wchan)
 
 
 def is_mute(machine: str, syscall: int | None, descriptor: int | None, wchan: str | None) -> bool:
-    """Whether the thread cannot write its errors, because no process reads the pipe. (Standard output may be another process's input;
+    """True if the thread cannot write its errors, because no process reads the pipe. (Standard output may be another process's input;
     errors never are.)"""
     return syscall in syscall_numbers("write", machine=machine) and descriptor == STDERR and is_ahead(wchan)
 

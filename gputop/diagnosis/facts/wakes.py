@@ -22,8 +22,8 @@ _KINDS = {
 """`gputop.model.frame.Wakeup.kind` -> the diagnosis' word for that wait."""
 
 _CALLS = {"flock": waits.LOCK, "fcntl": waits.LOCK, "vfork": waits.CHILD, "clone": waits.CHILD, "clone3": waits.CHILD}
-"""System calls whose name says more than their kind: a lock of a file; a parent sleeps in vfork, as for a disk, until its child runs a
-program."""
+"""System calls with a more precise meaning than their kind: a lock of a file; a parent sleeps in vfork, as for a disk, until its child runs
+a program."""
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -171,7 +171,7 @@ class WakeTrack:
 
 
 def _without(old: dict[_K, _V], now: Mapping[_K, object]) -> dict[_K, _V]:
-    """Entries whose keys are missing in ``now``."""
+    """Entries without their key in ``now``."""
     return {key: old[key] for key in old.keys() - now.keys()}
 
 

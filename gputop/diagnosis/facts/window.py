@@ -75,8 +75,8 @@ class Window:
         self._seen: tuple[dict[int, ProcInfo], frozenset[int], dict[int, dict[int, int]]] = {}, frozenset(), {}
 
     def push(self, board: Board) -> bool:
-        """Take in the board; False if it is not newer than the last one. After a jump in time, or with another collector (whose probes
-        count from 0), the window begins again."""
+        """Take in the board; False if it is not newer than the last one. After a jump in time, or with another collector (its probes count
+        from 0), the window begins again."""
         if board.t_ns == self.t_ns:
             return False
         if not 0 < board.t_ns - self.t_ns <= policy.GAP_NS or board.seq < self._seq:
@@ -146,7 +146,7 @@ class Window:
         return self._pasts.setdefault(pid, Past())
 
     def _has_ended(self, sample: ProcSample) -> bool:
-        """Whether the process is a trainer that has ended and was not reaped. (Ended workers matter to their trainer, which is looked
+        """True if the process is a trainer that has ended and was not reaped. (Ended workers matter to their trainer, which is looked
         at.)"""
         return sample.state in waits.ENDED_STATES and self.roles[sample.pid].kind == "trainer"
 
@@ -187,7 +187,7 @@ class Window:
         return self._gpus.util_now(index)
 
     def facts(self, board: Board) -> Facts:
-        """The window's facts, without those that the graph finds."""
+        """The window's facts, before the graph adds its own."""
         seconds = (self.t_ns - self._points.oldest_ns) / 1e9
         gpus = self._gpus.facts(board)
         host, self._woken = self._host.facts(board), Woken(self._wakes.by_thread())
@@ -384,7 +384,7 @@ def _hidden(board: Board) -> tuple[str, str]:
 
 
 def _family(jobs: list[JobFacts], starters: Mapping[int, int]) -> dict[int, int]:
-    """Pid of a trainer, of a worker or service, or of a program that one of them started -> pid of the trainer.
+    """Pid of a trainer, of a worker or service, or of a program started by any -> pid of the trainer.
 
     Programs that a trainer with workers started itself load nothing (a sidecar, a packer), and are left out.
     """

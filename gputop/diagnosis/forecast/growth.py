@@ -84,7 +84,7 @@ class _Quantity(Struct):
     grows: str = ""  # the last words for what grows and how fast
 
     def may_begin(self, steady: Steady, t_ns: int) -> bool:
-        """Whether the quantity has grown enough while steps were made, and not while data or a model was loaded in a pause."""
+        """True if the quantity has grown enough while steps were made, and not while data or a model was loaded in a pause."""
         waits_s = min(policy.WARM_UP_NS / 1e9, 3 * steady.seconds / (FLOORS - 1))
         return self.incident is None and steady.grown >= policy.GROWN_BYTES and t_ns - self.rested_ns >= waits_s * 1e9
 

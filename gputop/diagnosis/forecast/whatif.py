@@ -249,7 +249,7 @@ def _not_against(helpful: list[WhatIf], numbers: list[WhatIf], now: int, advised
 
 
 def _is_faster_gpu(one: WhatIf) -> bool:
-    """Whether the prediction is that a faster GPU would help."""
+    """True if the prediction is that a faster GPU would help."""
     return one.change == FASTER_GPU and (one.high or 0.0) > 1.0 + NOTHING
 
 

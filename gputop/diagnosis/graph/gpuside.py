@@ -125,7 +125,7 @@ def calls_per_s(calls: CallFacts) -> float:
 
 
 def _sleeps_for_others(job: JobFacts) -> bool:
-    """Whether the main thread's sleeps are not waits for the GPU: it sleeps for less time than its GPU works (short sleeps may hand over
+    """True if the main thread's sleeps are not waits for the GPU: it sleeps for less time than its GPU works (short sleeps may hand over
     batches), its steps are so short that they explain the sleeps, it writes to storage at each sleep, or it mostly sleeps on locks while
     its own threads work."""
     trainer, kinds = job.trainer, job.trainer.kinds

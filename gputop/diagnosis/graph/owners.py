@@ -15,7 +15,7 @@ from gputop.findings import policy
 
 
 def fights(proc: ProcFacts, spun: float = 0.0) -> bool:
-    """Whether threads of a process take turns at one lock, as Python's GIL, on about one CPU in all though more want to run; by samples."""
+    """True if threads of a process take turns at one lock, as Python's GIL, on about one CPU in all though more want to run; by samples."""
     if proc.takes_turns:
         return True
     if proc.waits_its_turn is False or proc.sleeps_long or 2 * proc.others_runnable > proc.others_run:
@@ -26,7 +26,7 @@ def fights(proc: ProcFacts, spun: float = 0.0) -> bool:
 
 
 def starves_others(proc: ProcFacts) -> bool:
-    """Whether the main thread holds Python's lock nearly all the time while its other threads, which load for it, mostly wait for their
+    """True if the main thread holds Python's lock nearly all the time while its other threads, which load for it, mostly wait for their
     turn."""
     met = proc.threads_met
     least = max(policy.OFTEN, policy.HALF * sum(met.values()))
@@ -34,7 +34,7 @@ def starves_others(proc: ProcFacts) -> bool:
 
 
 def served_in_turns(job: JobFacts, facts: Facts, ahead: Mapping[int, float]) -> bool:
-    """Whether workers wait at pipes for a process that hands out a lock: together they run on about one CPU, however many they are, and the
+    """True if workers wait at pipes for a process that hands out a lock: together they run on about one CPU, however many they are, and the
     process they ask hardly runs."""
     asking = [worker for worker in job.workers if worker.kinds.get(PIPE, 0.0) - ahead[worker.pid] >= policy.SOME]
     running = sum(worker.run for worker in job.workers)
@@ -108,7 +108,7 @@ def at_shared_locks(job: JobFacts) -> float:
 
 
 def reads_at_limit(job: JobFacts) -> bool:
-    """Whether the job's workers read all that their cgroup's limit allows: a worker that waits for a lock then waits for the one that
+    """True if the job's workers read all that their cgroup's limit allows: a worker that waits for a lock then waits for the one that
     reads."""
     limit = job.limits.read_limit.bytes_per_s if job.limits.read_limit is not None else None
     return limit is not None and sum(worker.read_bytes_per_s or 0.0 for worker in job.workers) >= policy.MOST * limit
@@ -144,7 +144,7 @@ def crowds(job: JobFacts, facts: Facts, cpus: Capacity) -> bool:
 
 
 def thrashes(proc: ProcFacts, host: HostFacts) -> bool:
-    """Whether the process's pages come back from swap, or are read again soon after they were dropped (major faults, workingset
+    """True if the process's pages come back from swap, or are read again soon after they were dropped (major faults, workingset
     refaults)."""
     faults, read = proc.majflt_per_s, proc.read_bytes_per_s
     unread = read is not None and read < policy.HALF * 4096 * faults

@@ -32,7 +32,7 @@ def away_s(job: JobFacts) -> float:
 
 
 def waits_for_first(job: JobFacts, facts: Facts) -> bool:
-    """Whether the job is one of the ranks that wait while the first rank saves, or does something else (an evaluation) for all after steady
+    """True if the job is one of the ranks that wait while the first rank saves, or does something else (an evaluation) for all after steady
     work; also true for that first rank."""
     late = late_job(job, facts)
     if job.ranks.straggler is None:
@@ -43,7 +43,7 @@ def waits_for_first(job: JobFacts, facts: Facts) -> bool:
 
 
 def is_ahead(job: JobFacts) -> bool:
-    """Whether the job has workers, and they wait for the trainer."""
+    """True if the job has workers, and they wait for the trainer."""
     return bool(job.workers) and sum(worker.ahead for worker in job.workers) >= policy.MOST * len(job.workers)
 
 
@@ -58,7 +58,7 @@ def breaks_s(job: JobFacts) -> float:
 
 
 def _rests_long(job: JobFacts, facts: Facts) -> bool:
-    """Whether one rest of the GPUs, after steady work, holds most of the loss."""
+    """True if one rest of the GPUs, after steady work, holds most of the loss."""
     return _rest_s(job) >= max(policy.PAUSE_S, policy.HALF * (job.idle or 0.0) * facts.seconds)
 
 
@@ -67,7 +67,7 @@ def _rest_s(job: JobFacts) -> float:
 
 
 def _saves(job: JobFacts) -> bool:
-    """Whether the trainer saves in short pauses that readings of a second each do not show."""
+    """True if the trainer saves in short pauses that readings of a second each do not show."""
     waits = job.trainer.state.fractions.get("disk", 0.0) >= policy.LITTLE
     return _writes_weights(job) and (waits or _rest_s(job) * 1e9 >= policy.BREAK_NS)
 

@@ -43,7 +43,7 @@ def widening(cpus: str, pids: Sequence[int]) -> str:
 
 
 def holds_group(group: str, path: str) -> bool:
-    """Whether ``path`` is ``group`` or below it; every path is below the root."""
+    """True if ``path`` is ``group`` or below it; every path is below the root."""
     return path == group or path.startswith(group.rstrip("/") + "/")
 
 
@@ -103,7 +103,7 @@ def _group_of(info: ProcInfo) -> str:
 
 
 def _are_siblings(group: str, job: str) -> bool:
-    """Whether the weight of ``group`` itself divides CPU time between it and the job."""
+    """True if the weight of ``group`` itself divides CPU time between it and the job."""
     return holds_group(group.rpartition("/")[0] or "/", job)
 
 
@@ -155,12 +155,12 @@ def _idling(pids: list[int], weighs: bool) -> str:
 
 
 def _has_own_session(info: ProcInfo | None, job: ProcInfo) -> bool:
-    """Whether the process shares CPU time with the job as a session of its own (not under a real-time policy)."""
+    """True if the process shares CPU time with the job as a session of its own (not under a real-time policy)."""
     return info is not None and info.policy not in REAL_TIME and _is_in_session_apart(info, job)
 
 
 def _is_in_session_apart(info: ProcInfo | None, job: ProcInfo) -> bool:
-    """Whether the process would share CPU time with the job as a session of its own, whatever its policy."""
+    """True if the process would share CPU time with the job as a session of its own, whatever its policy."""
     if info is None or not info.session or _group_of(info) not in ("", "/"):
         return False
     return _group_of(job) not in ("", "/") or (job.session != 0 and info.session != job.session)

@@ -16,7 +16,7 @@ def is_unanswered(job: JobFacts) -> bool:
 
 
 def gpus_rest(job: JobFacts, seconds: float) -> bool:
-    """Whether all of the job's GPUs have been idle for so many seconds."""
+    """True if all of the job's GPUs have been idle for so many seconds."""
     return all(gpu.idle_s >= seconds for gpu in job.gpus)
 
 
@@ -30,26 +30,26 @@ def _has_failed(worker: ProcFacts) -> bool:
 
 
 def killed(job: JobFacts) -> bool:
-    """Whether a worker ended by a signal or an error and its trainer does not know: it still waits for that worker's batch."""
+    """True if a worker ended by a signal or an error and its trainer does not know: it still waits for that worker's batch."""
     waits_on = (job.data, job.trainer.kinds.get(waits.PIPE, 0.0), job.trainer.kinds.get(waits.LOCK, 0.0))
     return _have_rested(job) and max(waits_on) >= policy.NEARLY_ALL and any(map(_has_failed, job.workers))
 
 
 def all_others_are_ahead(job: JobFacts) -> bool:
-    """Whether the trainer mostly waits for data though every worker that is not stuck has nothing to do: it waits for a stuck one."""
+    """True if the trainer mostly waits for data though every worker that is not stuck has nothing to do: it waits for a stuck one."""
     others = [worker for worker in job.workers if not _is_stuck(worker, policy.LONG_STUCK_S)]
     ahead = all(worker.ahead >= policy.NEARLY_ALL for worker in others)
     return bool(others) and len(others) < len(job.workers) and ahead and job.data >= policy.HALF
 
 
 def all_are_dead(job: JobFacts) -> bool:
-    """Whether all workers have ended and were not reaped, for the trainer still waits for them."""
+    """True if all workers have ended and were not reaped, for the trainer still waits for them."""
     dead = all(worker.newer.state in waits.ENDED_STATES for worker in job.workers)
     return bool(job.workers) and dead and job.trainer.still_s >= policy.STUCK_S
 
 
 def nobody_moves(job: JobFacts) -> bool:
-    """Whether trainer and workers stand still after steady work, and none waits on a queue with a time limit."""
+    """True if trainer and workers stand still after steady work, and none waits on a queue with a time limit."""
     asked = any(waits.QUEUE in proc.kinds for proc in (job.trainer, *job.workers))
     return job.life.still_s >= policy.STUCK_S and bool(job.workers) and not asked and all(gpu.stretch_s > 0.0 for gpu in job.gpus)
 
@@ -60,7 +60,7 @@ def hung(job: JobFacts) -> list[ProcFacts]:
 
 
 def is_stopped(worker: ProcFacts) -> bool:
-    """Whether the worker was stopped, or dead, for more than `policy.SOME` of the window."""
+    """True if the worker was stopped, or dead, for more than `policy.SOME` of the window."""
     return worker.kinds.get(waits.STOPPED, 0.0) > policy.SOME
 
 
@@ -69,7 +69,7 @@ def _have_rested(job: JobFacts) -> bool:
 
 
 def _asks_for_ever(worker: ProcFacts, job: JobFacts) -> bool:
-    """Whether the worker only retries now and then while all others are ahead; or all workers do so for longer than any transform sleeps: a
+    """True if the worker only retries now and then while all others are ahead; or all workers do so for longer than any transform sleeps: a
     store is gone."""
     others = [other for other in job.workers if other is not worker]
     alone = bool(others) and all(other.ahead >= policy.NEARLY_ALL for other in others)
@@ -81,6 +81,6 @@ def _naps(worker: ProcFacts) -> bool:
 
 
 def _is_stuck(worker: ProcFacts, least_s: float = policy.STUCK_S) -> bool:
-    """Whether the worker has been asleep for long, and not on its queue."""
+    """True if the worker has been asleep for long, and not on its queue."""
     fractions = worker.state.fractions
     return worker.still_s >= least_s and fractions.get("blocked", 0.0) + fractions.get("disk", 0.0) > policy.HALF

@@ -200,7 +200,7 @@ class Walk:
         return [edge for edge in found if edge.share > 0.0]
 
     def is_at_lock(self, edge: Edge) -> bool:
-        """Whether the main thread waits for a lock that workers take in turn with it, and not for what they make: it is a lock, too, if its
+        """True if the main thread waits for a lock that workers take in turn with it, and not for what they make: it is a lock, too, if its
         holder sleeps."""
         return edge.address == SHARED
 
@@ -214,7 +214,7 @@ class Walk:
         return found
 
     def may_be_gpu(self, edge: Edge) -> bool:
-        """Whether the sleep may be a wait for the GPU: no other process ended it, and its kind fits."""
+        """True if the sleep may be a wait for the GPU: no other process ended it, and its kind fits."""
         return edge.kind in waits.GPU_LIKE and edge.pid in (0, self.trainer.pid)
 
     def infer(self, edges: list[Edge]) -> list[Edge]:
@@ -249,7 +249,7 @@ class Walk:
         return min(trainer.run, worked) if rest < policy.LITTLE else 0.0
 
     def relays(self, tid: int) -> bool:
-        """Whether a thread of the trainer hands on what workers gave it: a pin thread, an executor's. If the thread is unknown: whether any
+        """True if a thread of the trainer hands on what workers gave it: a pin thread, an executor's. If the thread is unknown: whether any
         of them does."""
         if tid not in self.facts.threads or tid == self.trainer.pid:
             tids = (thread.tid for thread in self.trainer.info.threads if thread.tid != self.trainer.pid)
@@ -314,7 +314,7 @@ class Walk:
         return self._at_work[worker.pid]
 
     def is_rest(self, worker: ProcFacts, edge: Edge) -> bool:
-        """Whether a worker slept for want of work: its trainer, or a process that serves it, woke it, or it polls as torch's workers do."""
+        """True if a worker slept for want of work: its trainer, or a process that serves it, woke it, or it polls as torch's workers do."""
         if edge.kind in (RUN, READY, waits.DISK, waits.STOPPED) or worker.pid in self.left_out:
             return False
         if edge.kind == waits.QUEUE or edge.pid in self.asks:
@@ -330,7 +330,7 @@ class Walk:
         return not (self.sampled_threads(worker) or sum(worker.programs) >= policy.AT_WORK or feeders.programs_late(self.job))
 
     def _is_relayed_rest(self, tid: int) -> bool:
-        """Whether a thread of the worker hands on work that the trainer gave it."""
+        """True if a thread of the worker hands on work that the trainer gave it."""
         asked = sum(wake.share for wake in self.facts.wakes.get(tid, []) if wake.pid in self.asks)
         thread = self.facts.threads[tid]
         return asked > policy.HALF * max(thread.asleep, policy.TRIFLE) and thread.run + thread.runnable < policy.TENTH
@@ -383,7 +383,7 @@ class Walk:
         return self.job.limits.pressed or owners.thrashes(proc, self.facts.host)
 
     def never_ends(self, proc: ProcFacts, edge: Edge) -> bool:
-        """Whether a worker's sleep has no end: it has not moved for long, and no GPU works."""
+        """True if a worker's sleep has no end: it has not moved for long, and no GPU works."""
         if proc.pid in self.left_out:
             return True
         rests = all(gpu.idle_s >= policy.STUCK_S for gpu in self.job.gpus)
@@ -564,7 +564,7 @@ class Walk:
         return pids if owed >= policy.TENTH else []
 
     def is_program(self, edge: Edge) -> bool:
-        """Whether the job started the process that ended a sleep, or is fed by it; a process too short-lived to be seen counts as started
+        """True if the job started the process that ended a sleep, or is fed by it; a process too short-lived to be seen counts as started
         by the job."""
         known = self.facts.family.get(edge.pid) == self.trainer.pid or edge.pid in self.children or edge.pid in self.job.feeders.pids
         return known or (edge.pid not in self.facts.pids and edge.kind in (waits.PIPE, waits.POLL, waits.CHILD))
@@ -629,7 +629,7 @@ class Walk:
             self.book(kind, who, share, trail)
 
     def asked_over_network(self, trail: Trail) -> bool:
-        """Whether a poll of the trainer waits for answers to its requests: an event loop, in its main thread or in one that it waits
+        """True if a poll of the trainer waits for answers to its requests: an event loop, in its main thread or in one that it waits
         for."""
         if trail[-1].tid != self.trainer.pid:
             return not feeders.programs_at_work(self.job, self.facts)
