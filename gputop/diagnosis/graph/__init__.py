@@ -1,1 +1,1 @@
-"""The wait-for graph: who waits for whom, where the walk ends, and what its leaves cost."""
+"""The wait-for graph: waits between processes, the leaves of a walk along them, and the leaves' cost."""

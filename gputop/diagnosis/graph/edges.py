@@ -133,7 +133,7 @@ def _rest_of(kinds: dict[str, float], known: dict[str, float], rest: float) -> d
 def take(
     edges: Iterable[Edge], share: float, kinds: tuple[str, ...], which: Callable[[Edge], bool] = lambda _: True
 ) -> tuple[list[Edge], float]:
-    """(the edges less ``share`` of those of ``kinds``, earlier kinds first; the share that could not be taken)."""
+    """(edges after taking ``share`` from the ones of ``kinds``, earlier kinds first; the share that could not be taken)."""
     left = list(edges)
     for kind in kinds:
         for number, edge in enumerate(left):

@@ -66,7 +66,7 @@ def launches(job: JobFacts) -> float:
     own, idle, rate = launching(job), job.idle or 0.0, job.cuda.launches_per_s
     beside = job.cuda.sampled.idle_beside_launches if job.cuda.sampled is not None else None
     if beside is not None and beside < policy.HALF * (idle - policy.TENTH):
-        return 0.0  # the GPU rests at other times than those of the launches
+        return 0.0  # the GPU rests at other times than the launches
     if any(map(is_light, job.gpus)):
         if has_peers(job):  # the light kernel may be a collective's, which waits for other ranks: only what launches take is theirs
             return min(own, (rate or 0.0) * policy.LAUNCH_COST_S)

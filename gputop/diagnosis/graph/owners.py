@@ -185,7 +185,7 @@ def sum_of(leaves: Leaves) -> float:
 
 
 def lean_to_delays(leaves: Leaves, owed: float) -> dict[Leaf, float]:
-    """Leaf -> factor that moves own work to the delays beside it, the more the smaller its part is: work that runs freely is not late."""
+    """Leaf -> factor that moves own work to the other delays, the more the smaller its part is: work that runs freely is not late."""
     working = sum(one.share for leaf, one in leaves.items() if leaf.resource == "work") / owed
     keep = own_work(working)
     scale = 1.0 + working * (1.0 - keep) / (1.0 - working) if working < 1.0 else 1.0

@@ -1,4 +1,4 @@
-"""Prices: mechanisms on the GPU's own side of a loss, each with its share of the window, the dearest first.
+"""Prices of mechanisms on the GPU's own side of a loss: each with its share of the window, the dearest first.
 
 The wait-for graph books the whole loss to the holders of the host's time. A part of it is known to be something else: a price has the
 leaf, an upper bound of its share of the window, and the pools from which the share is taken. The rest stays where it is.
@@ -50,7 +50,7 @@ _AWAITED = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown
 
 
 def _unanswered(walk: Walk) -> Iterator[Price]:
-    """Price of a wait for a process that does not answer: it has no end, and other activity meanwhile does not shorten it."""
+    """Price of a wait for a process that does not answer: it has no end, and other activity does not shorten it."""
     if stuck.is_unanswered(walk.job):
         yield Price(Leaf("nobody", "worker"), inf, lambda pool: pool.startswith("data.") or pool in _AWAITED)
 
@@ -100,7 +100,7 @@ _ASLEEP = ("main.sync", "main.timer", "main.driver", "main.poll", "main.unknown"
 
 
 def _copies(walk: Walk) -> Iterator[Price]:
-    """Prices of bytes over the link: the main thread copies them itself, or sleeps, or waits for its GPU meanwhile."""
+    """Prices of bytes over the link: for that time the main thread copies them itself, or sleeps, or waits for its GPU."""
     job, leaf = walk.job, Leaf("copy", "link")
     if job.idle is not None and job.cuda.calls is None and job.cuda.sampled is None:
         yield Price(leaf, gpuside.copying(job, pinned=False), {"main.computing"}.__contains__)

@@ -1,6 +1,6 @@
 """Commands of fixes, made of observed facts: signals, CPU lists, files of control groups, and lower priority for other processes.
 
-`gputop.findings.sentence` defines what a command may contain, and how a foreign text becomes one word of it.
+`gputop.findings.sentence` defines what a command may contain, and how a foreign text becomes one word.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def spell_cpus(cpus: frozenset[int]) -> str:
 
 
 def widening(cpus: str, pids: Sequence[int]) -> str:
-    """Command that lets all threads of these processes run on the CPUs of a list."""
+    """Command that lets all threads of the processes run on the CPUs of a list."""
     return filled("for p in {:pids}; do taskset -apc {:cpus} $p; done", pids, cpus)
 
 
@@ -55,7 +55,7 @@ def cgroup_file(version: int, controller: str, group: str, name: str) -> Sentenc
 
 
 def as_root(command: str) -> str:
-    """The command under sudo, for a user who may not change other users' processes."""
+    """The command under sudo, for users without the right to change other users' processes."""
     return filled("sudo sh -c {:quoted}", command)
 
 
@@ -65,8 +65,7 @@ _UNITS = (".service", ".scope", ".slice")
 
 
 def fixes(takers: Sequence[Taker], job: ProcInfo, version: int, autogroup: bool) -> list[Fix]:
-    """One fix for all takers that can yield together: those of a session, and those of one name. ``version``: of the job's cgroup
-    hierarchy."""
+    """One fix for all takers that can yield together: of one session, and of one name. ``version``: of the job's cgroup hierarchy."""
     found: dict[tuple[str | int, str], list[Taker]] = {}
     for taker in takers:
         group, session = _own_group(taker.info, job), taker.info.session if taker.info is not None else 0

@@ -1,4 +1,4 @@
-"""The wait-for graph: the walk from a GPU's lost time to whoever holds it.
+"""The wait-for graph: the walk from a GPU's lost time to its holder.
 
 wPerf (OSDI '18): *if A waited for B, ask what B did in that time*, until a leaf. The walk begins with the time of the trainer's main
 thread, less its waits for the GPU. Each part of that time is an edge: on a CPU, ready for one, asleep at a disk, or asleep until another
@@ -174,7 +174,7 @@ class Walk:
         return take(edges, slept, (waits.LOCK, waits.UNKNOWN), lambda edge: edge.pid == self.trainer.pid)[0], slept
 
     def _take_gpu(self, edges: list[Edge], share: float) -> tuple[list[Edge], float]:
-        """Take ``share`` from the sleeps that may be waits for the GPU, first from those that an interrupt ended. Returns the remaining
+        """Take ``share`` from the sleeps that may be waits for the GPU, first from sleeps ended by an interrupt. Returns the remaining
         edges and the share not found."""
         kinds = waits.GPU_LIKE[:-1] if feeders.threads_at_work(self.job) else waits.GPU_LIKE  # a lock is for its own threads
         left, missing = take(edges, share, kinds, lambda edge: edge.pid == 0)
@@ -249,8 +249,8 @@ class Walk:
         return min(trainer.run, worked) if rest < policy.LITTLE else 0.0
 
     def relays(self, tid: int) -> bool:
-        """True if a thread of the trainer hands on what workers gave it: a pin thread, an executor's. If the thread is unknown: whether any
-        of them does."""
+        """True if a thread of the trainer hands on what workers gave it: a pin thread, an executor's. For an unknown thread: True if any
+        does."""
         if tid not in self.facts.threads or tid == self.trainer.pid:
             tids = (thread.tid for thread in self.trainer.info.threads if thread.tid != self.trainer.pid)
             return any(self._relays(one) for one in tids)
@@ -264,7 +264,7 @@ class Walk:
     # Workers
 
     def to_workers(self, share: float, trail: Trail) -> None:
-        """Book a wait for workers over the edges of those workers that were not ahead."""
+        """Book a wait for workers over the edges of the workers that were not ahead."""
         if share <= 0.0:
             return
         before, self.leaves, most = self.leaves, {}, 0.0
@@ -344,7 +344,7 @@ class Walk:
             work += worker.run + worker.runnable + worker.kinds.get(waits.DISK, 0.0) + worker.kinds.get(waits.NETWORK, 0.0)
         return rest / (rest + work) if rest + work > 0.0 else 1.0
 
-    # From one edge on
+    # Following an edge
 
     def follow(self, proc: ProcFacts, edge: Edge, share: float, trail: Trail, tid: int = 0) -> None:
         """Book ``share`` for an edge of a process's main thread, or of its thread ``tid``."""
@@ -400,7 +400,7 @@ class Walk:
         self.book("work", who, share - stalled, trail)
 
     def ready(self, share: float, who: str, trail: Trail, crowd: tuple[str, str] = ("cpu", "own")) -> None:
-        """Book a wait for a CPU to the holders of the CPUs: a quota, a mask, strangers, or the job itself, whose part goes to the leaf
+        """Book a wait for a CPU to the holders of the CPUs: a quota, a mask, strangers, or the job itself: its part goes to the leaf
         ``crowd``."""
         throttled = share * owners.throttled_part(max(self.job.limits.throttled_periods, self.job.limits.fed_throttled_periods))
         self.book("quota", who, throttled, trail)
@@ -601,7 +601,7 @@ class Walk:
             self.book(*work, share, trail)
 
     def to_nobody(self, proc: ProcFacts, edge: Edge, share: float, who: str, trail: Trail) -> None:
-        """Book a sleep that an interrupt ended, that still lasts, or that only samples show: by its kind, and by what works meanwhile."""
+        """Book a sleep that an interrupt ended, that still lasts, or that only samples show: by its kind, and by the work during it."""
         kind, job = edge.kind, self.job
         if kind == waits.PIPE and who == "main" and proc.held_up > 0.0:
             unread = share * min(1.0, proc.held_up / proc.kinds[waits.PIPE])

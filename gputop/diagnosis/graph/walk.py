@@ -198,7 +198,7 @@ class _Steps(Struct):
         return who(known[0].pid, name), (step,) if cores >= policy.AT_WORK else ()
 
     def behind(self, holder: str) -> _Held:
-        """Words for what has the CPU meanwhile, and its step."""
+        """Words for the holder of the CPU, and its step."""
         if holder != "stranger":
             return {"own": "its own siblings", "gputop": "gputop"}.get(holder, "" if holder == "nobody" else _FOR["mask"]), ()
         if not self.culprits:
@@ -228,7 +228,7 @@ class _Steps(Struct):
 
 
 def _reader(reader: OutputReader) -> _Held:
-    """Words for who reads what a job writes, and its step."""
+    """Words for the reader of a job's output, and its step."""
     name, cores = clean(reader.name), min(1.0, reader.cores or 0.0)
     works = cores >= policy.AT_WORK
     step = PathStep(reader.pid, name, round(cores if works else 1.0 - cores, 4), "runs" if works else "sleeps", "", measured=True)
