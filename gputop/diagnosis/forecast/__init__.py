@@ -1,1 +1,1 @@
-"""What would be: what a change brings, and when growing memory ends."""
+"""Predictions: the gain of a change, and the time until growing memory is full."""

@@ -1,9 +1,9 @@
 """host-memory-growth, gpu-memory-growth: memory that grows until none is left.
 
-It costs no GPU time until then, so it is never the verdict: its incidents stand beside those of lost time, and their severity follows from
-the time that is left. For each training the observer looks at its trainer's own memory, its workers' memory together, and its part of each
-GPU. A worker that was forked shares the trainer's pages until one of the two writes to them; a Python object is written to whenever its
-reference count changes. So a worker holds
+It costs no GPU time before that, so it is never the verdict: its incidents stand next to incidents of lost time, and their severity follows
+from the time that is left. For each training the observer looks at its trainer's own memory, its workers' memory together, and its part of
+each GPU. A worker that was forked shares the trainer's pages until one of the two writes to them; a Python object is written to whenever
+its reference count changes. So a worker holds
 
     anonymous memory (RssAnon + VmSwap) - the part of it that it shares (smaps_rollup: Anonymous - Private_Dirty)
 
@@ -125,7 +125,7 @@ class _Left(NamedTuple):
 
 
 class Growths(Struct):
-    """All series of memory, and the incidents of those that grow."""
+    """All series of memory, and the incidents of growing ones."""
 
     series: dict[tuple[int, str], _Quantity] = field(default_factory=dict)  # by trainer and part
 
@@ -177,8 +177,8 @@ def _number(value: object) -> float:
 
 
 def _gpu_bytes(job: JobFacts, facts: Facts, board: Board) -> dict[str, float]:
-    """GPU index -> bytes that the trainer holds of it, by the driver's list; without an entry there, all memory in use of a GPU on which no
-    other job trains."""
+    """GPU index -> bytes held by the trainer, by the driver's list; without an entry there, all memory in use of a GPU on which no other
+    job trains."""
     found = {}
     for gpu in job.gpus:
         known = board.gpus[gpu.index]
@@ -370,7 +370,7 @@ _OF_GPU = (
 
 
 def _fixes(case: _GrowingQuantity, copied: float, facts: Facts) -> Iterator[Fix]:
-    """Fixes: what to change, then how to go on until then."""
+    """Fixes: changes, then ways to go on without them."""
     job = case.job
     if case.part == WORKERS:
         pids = [pid for pid, one in case.series.held.items() if one.grown_bytes > 0]

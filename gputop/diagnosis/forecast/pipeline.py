@@ -26,12 +26,12 @@ LATE = 1.05  # slowdown from which lateness can be fitted (seconds of samples sh
 MODEL, CROWDED = 0.1, 0.2  # margins of a band beyond the variants, in logarithms; the second with twice as many threads as CPUs (simulated)
 FULL, MORE = 0.95, 3.0  # of what the job leaves of its CPUs, taken by others; and threads of others for one that seems to be there (guess)
 SURE = 0.25  # how far a fitted lateness may be off
-LEAST_CPUS = 0.05  # CPUs that remain beside spinning waits
+LEAST_CPUS = 0.05  # CPUs that spinning waits leave
 TELLING = 0.05  # of a step on CPUs, from which waits for a CPU show the number of strangers
 CLOSE = 1e-4  # of a step, between two rounds
 BALANCED = 0.97  # of a step, that the busier side takes: below, neither side is the slowest all the time
 LEAST_BLEND, MOST_BLEND = 1.5, 32.0  # exponents of `_slowest`: one side after the other nearly, and the slower one alone
-JITTER = 12.0  # exponent of `_slowest` for two sides of like pace whose batches vary (measured: tests/experiments/whatif_pairs.py)
+JITTER = 12.0  # exponent of `_slowest` for two sides of like pace with varying batches (measured: tests/experiments/whatif_pairs.py)
 TURNS = 0.05  # loaders that wait for a lock in the mean, from which it is held most of the time
 MANY = 128  # threads, from which their number at a CPU hardly varies
 LEAST_TIME = 1e-9  # of a step: no division by nothing
@@ -115,7 +115,7 @@ class Fit(Struct, frozen=True):
     waits: float  # part of ``fixed`` that may be waits for CPUs: fewer with fewer strangers, or more CPUs
     disk_floor: float  # of a step, in which the disk is busy with this job, and no more loaders would help
     lock_floor: float  # of a step, in which the lock is held
-    hidden: float  # of the GPU's work, beside the main thread's own
+    hidden: float  # of the GPU's work, in addition to the main thread's own
     beyond: float  # of the main thread's waits for the GPU, beyond its work
 
 
@@ -239,7 +239,7 @@ def _bisect(rises: Callable[[float], float], low: float, high: float) -> float:
 
 
 def _fit_blend(loaders: float, main: float) -> float:
-    """Exponent of `_slowest` at which two sides, neither of which takes the whole step, make the step."""
+    """Exponent of `_slowest` at which two sides, each shorter than the step, make the step."""
     return _bisect(lambda guess: 1.0 - _slowest(loaders, main, guess), LEAST_BLEND, MOST_BLEND)
 
 

@@ -1,4 +1,4 @@
-"""A quantity that grows steadily: at what rate, and how sure that is; over the last 24 s to 13 h, in 2 KB.
+"""Rate of a quantity that grows steadily, and how sure that is; over the last 24 s to 13 h, in 2 KB.
 
 The *floor* of a stretch of time is the least reading in it: buffers that come and go leave it where it is, what is never given back lifts
 it. Stretches of L = 3 s x 2^k, k = 0 … 11, are kept, at each length the last 8 floors f0 … f7, and the highest floor of the 64 before.

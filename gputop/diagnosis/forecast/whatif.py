@@ -48,7 +48,7 @@ SAME = {
     "disk": ("disk-io",), "cpus": ("affinity",), "quota": ("cgroup-throttle",), "copy": ("h2d-transfer",),
     "main": ("main-thread-preprocessing", "host-optimizer"), "gpu": (),
 }  # fmt: skip
-"""Kind of change -> causes whose complete removal brings at least as much: their bound also holds for the change."""
+"""Kind of change -> causes with a complete removal that brings at least as much: their bound also holds for the change."""
 
 
 class Around(Struct, frozen=True):
@@ -96,7 +96,7 @@ class Readings:
             del self._kept[next(iter(self._kept))]
 
     def of(self, pid: int | None, cause: str) -> list[Reading]:
-        """Windows of a trainer in which a cause stood; the windows of its latest cause if there are none."""
+        """Windows of a trainer in which a cause stood, else the windows of its latest cause."""
         own = [key for key in self._kept if key[0] == pid]
         key = next((key for key in own if key[1] == cause), own[-1] if own else None)
         return list(self._kept[key]) if key is not None else []
