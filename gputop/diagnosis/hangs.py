@@ -1,10 +1,10 @@
-"""Hangs: nothing of a job moves (`facts.life`), and its main thread waits for a part of the job itself.
+"""Hangs: no process of a job moves (`facts.life`), and its main thread waits for a part of the job itself.
 
 The awaited part decides. Its own threads, loaders or a disk: these hang, and the job with them (hung-worker). Other ranks, in a collective:
 the ranks that are not in it cause the hang, whatever they wait for (straggler-rank), unless their loaders hang. The world outside (a
 request, a prompt, a timer): the job is idle. Ranks on other hosts cannot be seen, so jobs that may wait for them get more time.
 
-Ranks whose process has ended count too: `life.absent_ranks` finds them by the environment that a launcher gives each rank.
+Ranks without a process count too: `life.absent_ranks` finds them by the environment that a launcher gives each rank.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def with_hangs(facts: Facts) -> list[JobFacts]:
 
 
 def _of_one(job: JobFacts, facts: Facts) -> Hang | None:
-    """The hang of a single job whose main thread waits for its own threads or loaders, or for a disk; None without one."""
+    """The hang of a single job with a main thread that waits for its own threads or loaders, or for a disk, or None."""
     kind = _kind(job.trainer)
     unknown = not sees_gpus(job) and kind != waits.QUEUE  # the wait may be a long step
     pauses = bool(job.life.unbegun_s) and any(_kind(worker) in _PAUSES for worker in job.workers)
@@ -87,7 +87,7 @@ def _hang(cause: str, family: Sequence[JobFacts], late: Sequence[JobFacts], fact
 
 
 def _kind(proc: ProcFacts) -> str:
-    """Kind of wait in which the main thread spends at least half its time; empty if there is none."""
+    """Kind of wait in which the main thread spends at least half its time, else empty."""
     kind = max(proc.kinds, key=proc.kinds.__getitem__, default="")
     return kind if proc.kinds.get(kind, 0.0) >= policy.HALF else ""
 
@@ -141,7 +141,7 @@ def _stands(job: JobFacts, alone: bool, hang: Hang) -> str:
 
 
 def _workers(job: JobFacts) -> str:
-    """Words for the workers' activity meanwhile; empty without workers."""
+    """Words for the workers' activity in that time; empty without workers."""
     if not job.workers:
         return ""
     met = Counter("has nothing to do" if worker.ahead >= policy.HALF else _WORDS.get(_kind(worker), "stands") for worker in job.workers)

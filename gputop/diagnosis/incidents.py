@@ -47,7 +47,7 @@ class _StandingCause(Struct):
     last_ns: int
     lost_s: float = 0.0
     whole_s: float = 0.0  # GPU seconds booked with the cause, lost or not
-    regain_s: float = 0.0  # GPU seconds lost, with those of a shared GPU divided among its trainers
+    regain_s: float = 0.0  # GPU seconds lost, with a shared GPU's divided among its trainers
     since_whole_s: float = 0.0  # GPU seconds since it began (the first ones booked are from shortly before)
     since_lost_s: float = 0.0  # part of ``since_whole_s`` lost to the cause or unexplained
     steady_whole_s: float = 0.0  # the same two without the window in which it began and the last one, in which it may have ended
@@ -59,7 +59,7 @@ class _StandingCause(Struct):
     culpable: float = 0.0  # maximum of `Standing.culpable` so far, for the last window still has what has ended
     hangs: bool = False  # nothing moves any more: see `gputop.diagnosis.hangs`
     incident: Incident | None = None
-    gpus: set[str] = field(default_factory=set)  # GPUs that lost the seconds, including those of a straggler's peers
+    gpus: set[str] = field(default_factory=set)  # GPUs that lost the seconds, a straggler's peers' included
     accounts: dict[int, _CulpritAccount] = field(default_factory=dict)  # by pid of the culprit
 
     def count(self, one: Standing) -> None:
@@ -110,7 +110,7 @@ class Incidents:
         self._begun = 0
 
     def note(self, board: Board, seconds: float, standing: list[Standing]) -> None:
-        """Take in the present standings, ``seconds`` after the last call; end incidents whose cause has been away too long."""
+        """Take in the present standings, ``seconds`` after the last call; end incidents without their cause for too long."""
         for one in standing:
             if one.troubled:
                 self._extend(board, seconds, one)
@@ -192,7 +192,7 @@ def _hurts(episode: _StandingCause, one: Standing) -> bool:
 
 
 def severity(lost_s: float, seconds: float, culpable: float) -> str:
-    """Severity from GPU seconds lost and their share of the incident (a long slight loss stays low). At most ``culpable`` of it counts."""
+    """Severity from GPU seconds lost and their share of the incident (a long slight loss stays low), counted up to ``culpable``."""
     share = min(culpable, lost_s / seconds) if seconds > 0.0 else 0.0
     if culpable <= 0.0:
         return "info"

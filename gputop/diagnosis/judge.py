@@ -19,7 +19,7 @@ def table() -> dict[Leaf, list[Judge]]:
 
 
 def judge(walk: Walk, job: JobFacts, facts: Facts) -> JobFacts:
-    """The job with its ``claims``: each cause with its share of the loss, and the way with most of that share."""
+    """The job with its ``claims``: each cause with its share of the loss, and the way with most of the share."""
     walk.see(job, facts)
     found, parts = dict[str, Claim](), walk.parts
     total = sum(share for _, share, _ in parts)
@@ -34,5 +34,5 @@ def judge(walk: Walk, job: JobFacts, facts: Facts) -> JobFacts:
 def _cause_of(leaf: Leaf, walk: Walk) -> tuple[float, Judge | None]:
     """(part of a leaf that a cause explains, that cause's judge); (0.0, None) if no cause does."""
     parts = [(1.0 if one.part is None else one.part(walk, leaf), i, one) for i, one in enumerate(table().get(leaf, ()))]
-    part, _, named = max(parts, key=lambda row: row[:2], default=(0.0, 0, None))  # of equal parts a plug-in's wins: it is there to say more
+    part, _, named = max(parts, key=lambda row: row[:2], default=(0.0, 0, None))  # of equal parts a plug-in's wins: it is more specific
     return (part, named) if part > 0.0 else (0.0, None)

@@ -1,6 +1,6 @@
 """Incidents of lost GPUs (gpu-lost): one per GPU from its loss until it answers again, whether or not a process used it.
 
-The seconds of a job that cannot go on are booked with that job; those of a lost GPU without a job are counted here.
+The seconds of a job that cannot go on are booked with that job; seconds of a lost GPU without a job are counted here.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class LostGpus(Struct):
         return jobless_s
 
     def _note_driver(self, board: Board, facts: Facts, incidents: Incidents) -> None:
-        """Note whether the driver has started: that may take long, but not for ever. The GPU seconds lost meanwhile are unknown."""
+        """Note whether the driver has started: that may take long, but not for ever. The GPU seconds lost before are unknown."""
         if not facts.unanswered:
             if self._mute is not None:
                 self._mute.end_ns = board.t_ns
@@ -100,7 +100,7 @@ class LostGpus(Struct):
             self._add(one, {index: lost.incident for index, lost in self.known.items()})
 
     def settled(self, incidents: list[Incident], unbooked: Iterable[Standing]) -> list[Incident]:
-        """The incidents, with seconds not booked yet added to those of lost GPUs."""
+        """The incidents, with seconds not booked yet added to lost GPUs' incidents."""
         copies = {index: replace(lost.incident) for index, lost in self.known.items()}
         for one in unbooked:
             self._add(one, copies)

@@ -87,7 +87,7 @@ def _incident(board: Board, pid: int, takers: list[Taker], first_ns: int) -> Inc
 
 
 def _held(board: Board, pid: int) -> tuple[str, int | None, float | None]:
-    """(GPU's name, GPU's index, bytes held) of the GPU whose driver lists the process; ("", None, None) without one."""
+    """(GPU's name, GPU's index, bytes held) of the GPU on which the driver lists the process; ("", None, None) without one."""
     for index, gpu in board.gpus.items():
         for proc in gpu.procs:
             if proc.pid == pid:

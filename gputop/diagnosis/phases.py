@@ -1,9 +1,8 @@
 """Phases: whether a trainer is starting, training, pausing, ending or idle, and whether its GPU's idle time is a loss.
 
-Each trainer has one state machine; `TABLE` is all of it. The next phase is given by the first row that may follow the last phase and whose
-condition holds. The row also says what becomes of the GPU seconds not worked: `BOOKED` as lost to a cause, `DROPPED` (the GPU was not meant
-to work), or `HELD` until a later window decides. A row with a headline is the whole verdict; the others leave it to the cause in
-`JobFacts.claims`.
+Each trainer has one state machine, wholly in `TABLE`. The next phase is given by the first row that may follow the last phase and has a
+true condition. The row also decides on the GPU seconds not worked: `BOOKED` as lost to a cause, `DROPPED` (the GPU was not meant to work),
+or `HELD` until a later window decides. A row with a headline is the whole verdict; the others leave it to the cause in `JobFacts.claims`.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ class Seen:
 
     @property
     def named(self) -> Judge | None:
-        """The cause that holds enough of the loss to be named; None if there is none."""
+        """The cause that holds enough of the loss to be named, or None."""
         return self.strongest if any(claim.share >= policy.NAMED for claim in self.job.claims) else None
 
     @property
@@ -183,8 +182,8 @@ class Seen:
         return rests and (self.strongest is None or self.strongest.fault or feeders.serves(job))
 
     def rests_between_bursts(self) -> bool:
-        """True if the trainer is a server whose GPU rests between bursts of work, longer than within any step, while its main thread waits
-        for anybody: no pause of its own."""
+        """True if the trainer is a server with a GPU that rests between bursts of work, longer than within any step, while its main thread
+        waits for any client: no pause of its own."""
         job = self.job
         if job.workers or job.loader.births or feeders.threads_at_work(job) or feeders.programs_at_work(job, self.facts):
             return False

@@ -70,7 +70,7 @@ class Standing(Struct, dict=True):
 
     @property
     def margin(self) -> float:
-        """Share of the loss by which the cause leads whatever else holds most of it, the unexplained part included."""
+        """Share of the loss by which the cause leads the next one, the unexplained part included."""
         others = [share for cause, share in self.shares.items() if cause != self.cause]
         return self.shares.get(self.cause, 0.0) - max(*others, self.unexplained, 0.0)
 
@@ -137,7 +137,7 @@ def judge_job(job: JobFacts, facts: Facts, before: Phase | None) -> Standing:
     cause, symptom = "unexplained", "input-bound" if job.data >= policy.HALF * (job.idle or 1.0) else "wait-heavy"
     if job.gpu_use.waste.get("light", 0.0) > (job.idle or 0.0):
         symptom = "busy-not-working"
-    elif has_peers(job) and job.pools.get("main.network", 0.0) >= policy.HALF:  # unexplained: for its ranks, of which none is late
+    elif has_peers(job) and job.pools.get("main.network", 0.0) >= policy.HALF:  # unexplained: for its ranks, without a late one
         symptom = "comm-bound"
     if (hang := job.hang) is not None:
         if named is None or not (named.explains_hangs and hang.cause == "hung-worker" and len(hang.family) == 1):
@@ -178,11 +178,11 @@ def _worded(one: Standing) -> Verdict:
 SWITCHED = (
     "cpu-contention", "affinity", "disk-io", "cgroup-throttle", "memory-pressure", "hung-worker", "straggler-rank", "pause",
 )  # fmt: skip
-"""Causes that `gputop prove` can switch off and on: those without a reason in `gputop.prove.interventions.NONE`."""
+"""Causes that `gputop prove` can switch off and on: without a reason in `gputop.prove.interventions.NONE`."""
 
 
 def _with_near(one: Standing, near: str, finding: Finding) -> Finding:
-    """The finding, with the cause that holds nearly as much, and the next test that tells the two apart."""
+    """The finding, with the cause that holds nearly as much, and the next test that distinguishes the two."""
     own, other, pid = one.shares.get(one.cause, 0.0), one.shares[near], one.job.trainer.pid
     detail = filled(
         "{}; or {}, which holds {:.0f}% of the loss, and {} {:.0f}%", finding.detail, near, 100 * other, one.cause, 100 * own
@@ -308,7 +308,7 @@ def _waits_for_others(one: Standing) -> bool:
 
 
 def _victims(job: JobFacts, facts: Facts, finding: Finding) -> tuple[Victim, ...]:
-    """Processes of the job that suffered; of a training of several ranks also the other ranks, though the late one is told."""
+    """Processes of the job that suffered; in a training of several ranks also the other ranks, although the late one is named."""
     starving = {worker.pid for worker in job.workers if worker.state.starving} or {job.trainer.pid}
     chosen = starving if finding.victims is None else set(finding.victims)
     jobs = [job, *(other for other in facts.jobs if other is not job and other.trainer.pid in job.ranks.kin)]
