@@ -122,7 +122,7 @@ def tell(hang: Hang, facts: Facts) -> Finding:
     seconds = round((facts.t_ns - hang.since_ns) / 1e9, 1)
     evidence = Evidence("still_s", seconds, "s", "no step, no work of a CPU, nothing read or written, no process that begins or ends")
     pids = [proc.pid for job in hang.family[:_MOST] for proc in (job.trainer, *job.workers)]
-    fixes = [Fix("See where each of them stands, and send that to who wrote it", filled("gputop stacks {:pids}", pids), look=True)]
+    fixes = [Fix("See where each stands, and send that to its author", filled("gputop stacks {:pids}", pids), look=True)]
     first = hang.family[0]
     fixes += advice.fixes(advice.loading(first, facts).endless if alone else advice.computing(first, facts).endless_ranks)
     late = hang.late if hang.cause == "straggler-rank" else ()

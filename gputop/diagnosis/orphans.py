@@ -80,9 +80,9 @@ def _incident(board: Board, pid: int, takers: list[Taker], first_ns: int) -> Inc
     return Incident(
         id=0, start_ns=first_ns, end_ns=None, symptom="idle", cause="hung-worker", severity="low", confidence=0.9, trainer_pid=None,
         gpu=gpu, lost_s=0.0, headline=filled("worker {} has outlived its trainer and holds {}", pid, holds),
-        detail=filled("{} ({}): its parent is gone, it is still there", program_name(info), pid),
+        detail=filled("{} ({}): its parent has ended, it has not", program_name(info), pid),
         victims=[Victim(pid, "worker", "orphaned worker")], culprits=[], evidence=evidence,
-        fixes=[Fix("Nobody will take its batches: end it", kill([pid]))],
+        fixes=[Fix("No process will take its batches: end it", kill([pid]))],
     )  # fmt: skip
 
 

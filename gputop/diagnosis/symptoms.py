@@ -188,9 +188,9 @@ def _with_near(one: Standing, near: str, finding: Finding) -> Finding:
         "{}; or {}, which holds {:.0f}% of the loss, and {} {:.0f}%", finding.detail, near, 100 * other, one.cause, 100 * own
     )
     if not one.facts.probed:
-        test = Fix(filled("Tell {} and {} apart: as root, who waits for whom is counted", one.cause, near), "sudo gputop", look=True)
+        test = Fix(filled("Distinguish {} and {}: as root, waits between processes are counted", one.cause, near), "sudo gputop", look=True)
     elif {one.cause, near} & {*SWITCHED}:
-        test = Fix(filled("Tell {} and {} apart: switch one of them off and on", one.cause, near), "gputop prove", look=True)
+        test = Fix(filled("Distinguish {} and {}: switch one off and on", one.cause, near), "gputop prove", look=True)
     else:
         ask = filled("gputop stacks {:pid} --duration 10", pid)
         test = Fix(filled("Tell {} and {} apart: see what takes the time, by line", one.cause, near), ask, look=True)
@@ -277,7 +277,7 @@ def _does(one: Standing) -> str:
     if one.cause == "host-optimizer":
         return "updates on the CPU what its GPU waits for"
     if one.cause == "output-blocked":
-        return "waits until somebody reads what it writes"
+        return "waits until its output is read"
     if one.cause in _OWN_DOING and job.is_supplied:
         return _feels(one) if _waits_for_others(one) else "itself keeps it waiting"
     if one.cause == "undersized-work" and one.symptom == "wait-heavy":
@@ -287,7 +287,7 @@ def _does(one: Standing) -> str:
     if one.symptom == "input-bound" and one.cause not in ("hung-worker", "unexplained") and job.is_supplied and not job.feeders.pids:
         return "cannot give it work in time"
     if one.cause == "unexplained" and one.symptom not in ("comm-bound", "busy-not-working"):
-        return "waits, and what was measured does not say for what"
+        return "waits for an unknown reason"
     return _feels(one)
 
 
@@ -296,7 +296,7 @@ def _feels(one: Standing) -> str:
     if one.symptom == "transfer-bound" and copies_back(one.job):
         return "copies from the GPU"
     guessed = one.symptom == "input-bound" and one.job.trainer.state.inferred
-    return "seems to wait for its data" if guessed else _WHY[one.symptom]
+    return "probably waits for its data" if guessed else _WHY[one.symptom]
 
 
 def _waits_for_others(one: Standing) -> bool:
@@ -341,13 +341,13 @@ def _for_unseen(gpu: GpuFacts, facts: Facts) -> Verdict:
     reason, remedy = facts.hidden
     listed = ", ".join(map(str, sorted(gpu.pids)[:3]))
     here = filled("the driver lists {}, of which none is here", listed) if listed else "the driver lists none of them"
-    ask = Fix(remedy) if remedy else Fix("See who holds the GPUs' device files", "sudo fuser -v /dev/nvidia*", look=True)
+    ask = Fix(remedy) if remedy else Fix("See which processes hold the GPUs' device files", "sudo fuser -v /dev/nvidia*", look=True)
     detail, share = filled("{} ({})", remedy, reason) if remedy else filled("{} names them; {}", ask.command, here), 100 * (gpu.util or 0.0)
     if not _is_at_rest(gpu):
         headline = filled("GPU {} works {:.0f}% of the time for processes that cannot be seen from here", gpu.index, share)
         return Verdict(LOOKING, "none", gpu.index, headline=headline, detail=detail, fixes=(ask,))
     drawn = filled(" ({:.0f} W)", gpu.power_w) if gpu.power_w is not None else ""
-    reset = Fix("Reset it where nobody holds it", filled("sudo nvidia-smi --gpu-reset -i {:d}", gpu.index))
+    reset = Fix("Reset it if no process holds it", filled("sudo nvidia-smi --gpu-reset -i {:d}", gpu.index))
     evidence = (
         Evidence("gpu_busy_share", round(gpu.util or 0.0, 3), "", "share of the window in which the driver calls it busy"),
         Evidence("power_w", None if gpu.power_w is None else round(gpu.power_w, 1), "W", "drawn"),

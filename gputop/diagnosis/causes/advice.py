@@ -94,27 +94,27 @@ class Computing(Struct, frozen=True, kw_only=True):
 
 
 _ANY = Loading(
-    apart="the input prepared beside the computing",
-    more=(Hint("Start more of those that prepare its input, {:d} of them, each with a part of the data"),),
-    fewer=(Hint("Let no more of those that prepare its input run at once than {:d}"),),
-    asleep=(Hint("Start more of those that prepare its input, {:d} of them: they sleep side by side"),),
+    apart="the input prepared while it computes",
+    more=(Hint("Start more loaders, {:d} in all, each with a part of the data"),),
+    fewer=(Hint("Let at most {:d} loaders run at once"),),
+    asleep=(Hint("Start more loaders, {:d} in all: they sleep in parallel"),),
     shards=(Hint("Give each of the {:d} that prepare its input as much of the data"),),
     in_flight=(Hint("Have more requests under way at once: ask for the next ones before these have come"),),
     ahead=(Hint("Begin to prepare the next input in another thread or process before the GPU has finished this one"),),
-    moved=(Hint("Move what the main thread prepares to those that load for it; measure less often, or on the GPU"),),
+    moved=(Hint("Move the main thread's preparing to the loaders; measure less often, or on the GPU"),),
     interpreters=(Hint("Move the other threads' work into processes of their own"),),
     single=(Hint("Use more processes with one thread each"),),
     cheaper=(Hint("Make it cheaper: do once what is the same each time and keep it, or do it on the GPU"),),
-    in_order=(Hint("Take inputs as they are done, if their order does not matter"), Hint("Or have more of them ready, for the longest")),
-    kept=(Hint("Keep those that prepare its input, rather than start them anew again and again"),),
-    handles=(Hint("Give each of them its own handle or part of what they lock, opened once it has started, to read only"),),
-    less_held=(Hint("Or hold less: fewer of those that load, or fewer inputs ahead"),),
+    in_order=(Hint("Take inputs as they are done, if their order does not matter"), Hint("Or have more inputs ready, for the longest")),
+    kept=(Hint("Keep the loaders, rather than start them again and again"),),
+    handles=(Hint("Give each loader its own handle or part of what they lock, opened after its start, read-only"),),
+    less_held=(Hint("Or hold less: fewer loaders, or fewer inputs ahead"),),
     stored=(Hint("Copy what it reads to a faster disk or to memory, or pack many small files into few large ones"),),
-    pinned=(Hint("Copy from page-locked memory, beside the computing"),),
+    pinned=(Hint("Copy from page-locked memory, while it computes"),),
     unpinned=(Hint("Send less, or one large piece rather than many"),),
     endless=(Hint("Have the next one end with an error, rather than wait for ever: give its waits a time limit"),),
     uneven=(Hint("Even out the ranks' parts of the work: this one has more, where its GPU is as fast as theirs"),),
-    grown=(Hint("Until then, start those that prepare its input anew now and then"),),
+    grown=(Hint("Until then, restart the loaders now and then"),),
 )
 
 LOADING = {
@@ -144,7 +144,7 @@ LOADING = {
         ),
         in_order=(
             Hint("Take batches as they are done (from torch 2.6 on), if their order does not matter", "DataLoader(..., in_order=False)"),
-            Hint("Or have more of them ready, for as long as the longest takes", "DataLoader(..., prefetch_factor=8)"),
+            Hint("Or have more batches ready, for as long as the longest takes", "DataLoader(..., prefetch_factor=8)"),
         ),
         kept=(
             Hint(
@@ -160,27 +160,27 @@ LOADING = {
             Hint("Copy the data set to a faster disk or to memory, or pack many small files into few large ones (WebDataset, tar, LMDB)"),
         ),
         pinned=(
-            Hint("Copy from pinned memory, beside the computing", "DataLoader(..., pin_memory=True); batch.to(device, non_blocking=True)"),
+            Hint("Copy from pinned memory, while it computes", "DataLoader(..., pin_memory=True); batch.to(device, non_blocking=True)"),
         ),
         unpinned=(
             Hint("Send less: uint8 until it is on the GPU, smaller batches, one tensor rather than many"),
             Hint("Or copy without pinning, which takes that thread out of the way", "DataLoader(..., pin_memory=False)"),
         ),
         endless=(Hint("Have the next one end the training with an error, rather than wait for ever", "DataLoader(..., timeout=60)"),),
-        uneven=(Hint("Even out the batches (by tokens rather than by samples): this rank has more, where its GPU is as fast as theirs"),),
+        uneven=(Hint("Even out the batches (by tokens rather than by samples): this rank has more, if its GPU is as fast as theirs"),),
         grown=(Hint("Until then, let each epoch begin with new workers", "DataLoader(..., num_workers={:d}, persistent_workers=False)"),),
     ),
     Kind.TF_DATA: replace(
         _ANY,
-        more=(Hint("Let tf.data do more of it at once", "dataset.map(..., num_parallel_calls={:d}).prefetch({:d})"),),
-        fewer=(Hint("Let tf.data do no more at once than may run: {:d}", "dataset.map(..., num_parallel_calls={:d})"),),
-        asleep=(Hint("Let tf.data have more of it under way: it sleeps", "dataset.map(..., num_parallel_calls={:d})"),),
+        more=(Hint("Let tf.data do more at once", "dataset.map(..., num_parallel_calls={:d}).prefetch({:d})"),),
+        fewer=(Hint("Let tf.data run at most {:d} at once", "dataset.map(..., num_parallel_calls={:d})"),),
+        asleep=(Hint("Let tf.data have more under way: it sleeps", "dataset.map(..., num_parallel_calls={:d})"),),
         shards=(Hint("Interleave {:d} files, of like size, or as many as there are", "dataset.interleave(..., cycle_length={:d})"),),
         in_flight=(Hint("Read from several files at once", "dataset.interleave(..., cycle_length={:d}, num_parallel_calls={:d})"),),
-        ahead=(Hint("Let tf.data prepare the next batches meanwhile", "dataset.map(..., num_parallel_calls={:d}).prefetch({:d})"),),
+        ahead=(Hint("Let tf.data prepare the next batches ahead", "dataset.map(..., num_parallel_calls={:d}).prefetch({:d})"),),
         moved=(Hint("Move what makes batches into the dataset (map, batch); measure less often, or on the GPU"),),
-        interpreters=(Hint("Take Python out of it (py_function, from_generator): what is left in tf.data shares no lock"),),
-        single=(Hint("Take Python out of it (py_function, from_generator): what is left in tf.data shares no lock"),),
+        interpreters=(Hint("Take Python out of it (py_function, from_generator): the rest of tf.data shares no lock"),),
+        single=(Hint("Take Python out of it (py_function, from_generator): the rest of tf.data shares no lock"),),
         cheaper=(Hint("Make it cheaper: keep what is the same in each epoch, batch before the map", "dataset.map(...).cache()"),),
         in_order=(Hint("Take elements as they are done, if their order does not matter", "dataset.map(..., deterministic=False)"),),
         kept=(Hint("Make the dataset once, and repeat it", "dataset.repeat()"),),
@@ -251,7 +251,7 @@ LOADING = {
         moved=(Hint("Move what makes batches into its other processes; measure less often, or on the GPU"),),
         in_order=(
             Hint("Take results as they are done, if their order does not matter", "pool.imap_unordered(...)"),
-            Hint("Or have more of them ready, for the longest"),
+            Hint("Or have more inputs ready, for the longest"),
         ),
         kept=(Hint("Make its processes once, and keep them over epochs"),),
         handles=(
@@ -263,7 +263,7 @@ LOADING = {
     Kind.RAY: replace(
         _ANY,
         more=(Hint("Give the stage that is too slow more workers", "dataset.map_batches(..., concurrency={:d})"),),
-        fewer=(Hint("Let no more tasks or actors run at once than {:d}", "dataset.map_batches(..., concurrency={:d})"),),
+        fewer=(Hint("Let at most {:d} tasks or actors run at once", "dataset.map_batches(..., concurrency={:d})"),),
         asleep=(Hint("More tasks or actors: they sleep side by side", "dataset.map_batches(..., num_cpus=0.2, concurrency={:d})"),),
         shards=(Hint("Cut the data set into more blocks than the {:d} workers", "dataset.repartition(...)"),),
         in_flight=(Hint("Have more blocks under way", "dataset.iter_batches(..., prefetch_batches={:d})"),),
@@ -277,11 +277,11 @@ LOADING = {
         _ANY,
         more=(
             Hint("Let it decode in more threads", "ffmpeg -threads {:d} -i ..."),
-            Hint("Or let {:d} of them decode side by side, each a part of the input, and read each in a thread"),
+            Hint("Or let {:d} decode in parallel, each a part of the input, and read each in a thread"),
         ),
         fewer=(Hint("No more threads of ffmpeg than may run at once: {:d}", "ffmpeg -threads {:d} -i ..."),),
-        asleep=(Hint("Let {:d} of them read side by side, each a part of the input: they sleep"),),
-        in_flight=(Hint("Let {:d} of them read side by side, each a part of the input; or fetch the files first"),),
+        asleep=(Hint("Let {:d} read in parallel, each a part of the input: they sleep"),),
+        in_flight=(Hint("Let {:d} read in parallel, each a part of the input; or fetch the files first"),),
         ahead=(Hint("Read ffmpeg's output in a thread, some inputs ahead of the GPU"),),
         moved=(Hint("Let ffmpeg scale and convert, and read its output in a thread", "ffmpeg -i ... -vf scale=...,format=rgb24"),),
         cheaper=(
@@ -294,7 +294,7 @@ LOADING = {
         _ANY,
         apart="",
         more=(Hint("Give what comes before the GPU (tokenizing, decoding, answering) more processes: {:d} (--api-server-count of vLLM)"),),
-        fewer=(Hint("Let no more of its processes and threads run at once than {:d}", "export OMP_NUM_THREADS={:d}"),),
+        fewer=(Hint("Let at most {:d} of its processes and threads run at once", "export OMP_NUM_THREADS={:d}"),),
         asleep=(Hint("Let more requests be under way at once"),),
         shards=(Hint("Spread requests evenly over its {:d} processes"),),
         in_flight=(
@@ -305,12 +305,12 @@ LOADING = {
         moved=(Hint("Do in the server's other processes what is done between two of the engine's steps: tokenizing, logs, sampling"),),
         cheaper=(Hint("Make a request cheaper for the host: fewer logs, statistics and log-probabilities, answers in larger pieces"),),
         in_order=(Hint("Answer requests as they are done"), Hint("Or keep long ones apart: chunked prefill, a limit of their length")),
-        kept=(Hint("Keep its processes between requests, rather than start them anew"),),
+        kept=(Hint("Keep its processes between requests, rather than start them again"),),
         less_held=(Hint("Or hold less: fewer processes, a smaller cache on the host"),),
         stored=(Hint("Keep the weights on a faster disk or in memory, in few large files (safetensors)"),),
-        endless=(Hint("Give requests a time limit, and let a health check start the engine anew"),),
+        endless=(Hint("Give requests a time limit, and let a health check restart the engine"),),
         uneven=(Hint("Spread requests, or experts, more evenly: this rank has more, where its GPU is as fast as the others"),),
-        grown=(Hint("Until then, let its processes be started anew one after the other, now and then"),),
+        grown=(Hint("Until then, let its processes be restarted one after the other, now and then"),),
     ),
     Kind.NATIVE: replace(
         _ANY,
@@ -320,8 +320,8 @@ LOADING = {
         moved=(Hint("Move what the main thread prepares to the threads that load for it"),),
         interpreters=(Hint("Hold the lock that its threads share for shorter, or let each have a part of its own"),),
         single=(Hint("Hold the lock that its threads share for shorter, or let each have a part of its own"),),
-        pinned=(Hint("Copy from page-locked memory, beside the computing", "cudaHostAlloc(...); cudaMemcpyAsync(..., stream)"),),
-        uneven=(Hint("Cut the domain anew, by the time that each part takes: this rank has more, where its GPU is as fast as theirs"),),
+        pinned=(Hint("Copy from page-locked memory, while it computes", "cudaHostAlloc(...); cudaMemcpyAsync(..., stream)"),),
+        uneven=(Hint("Divide the domain again, by the time that each part takes: this rank has more, if its GPU is as fast as theirs"),),
     ),
 }  # fmt: skip
 
@@ -329,10 +329,10 @@ _PLAIN = Computing(
     beside=(Hint("Copy the next input on a stream of its own while this one is computed"),),
     smaller=(Hint("Send less: bytes as they were stored, converted on the GPU"),),
     pieces=(Hint("Put the small pieces together first, and copy once a step"),),
-    returned=(Hint("Reduce it on the GPU, and copy only what is used here"), Hint("Copy into page-locked memory, beside the next step")),
+    returned=(Hint("Reduce it on the GPU, and copy only what is used here"), Hint("Copy into page-locked memory, during the next step")),
     offloaded=(
         Hint("As much comes back as goes, like gradients and weights: keep on the GPU what changes there"),
-        Hint("Where it has no room, copy from and to page-locked memory, beside the computing"),
+        Hint("Where it has no room, copy from and to page-locked memory, while it computes"),
     ),
     updates=(
         Hint("Keep on the GPU what each step updates, where it has room: in fewer bits, or spread over several GPUs"),
@@ -342,14 +342,14 @@ _PLAIN = Computing(
     waits=(Hint("Wait for the GPU once a step, and leave results there until they are needed"),),
     bigger=(
         Hint("Give it more at once"),
-        Hint("Or run the next one beside others: on a part of a GPU (MIG, set up while nothing runs there), or under MPS"),
+        Hint("Or run the next one together with others: on a part of a GPU (MIG, set up while nothing runs there), or under MPS"),
     ),
     turns=(
         Hint("Give its GPUs different inputs at once, rather than one after the other"),
         Hint("Or give it only as many GPUs as it needs", "CUDA_VISIBLE_DEVICES=..."),
     ),
     checkpoints=(Hint("Write checkpoints from a copy, in another thread or process, or less often"),),
-    ranks=(Hint("Have what starts the ranks end all of them as one of them ends"),),
+    ranks=(Hint("Let the launcher end all ranks when one ends"),),
     endless_ranks=(Hint("Have the next one end with an error, rather than wait for ever: give its collectives a time limit"),),
 )
 
@@ -369,14 +369,14 @@ COMPUTING = {
         ),
         returned=(
             Hint("Reduce it on the GPU, and copy only what is used here", "preds = logits.argmax(-1).cpu(); total += loss.detach()"),
-            Hint("Copy into page-locked memory, beside the next step", "host.copy_(x, non_blocking=True)"),
+            Hint("Copy into page-locked memory, during the next step", "host.copy_(x, non_blocking=True)"),
         ),
         offloaded=(
             Hint(
                 "As much comes back as goes, like gradients and weights: keep the optimizer on the GPU",
                 "torch.optim.AdamW(..., fused=True)",
             ),
-            Hint("Where it has no room, copy from page-locked memory, beside the backward pass", "DeepSpeed: offload_optimizer"),
+            Hint("Where it has no room, copy from page-locked memory, during the backward pass", "DeepSpeed: offload_optimizer"),
         ),
         updates=(
             Hint("Keep the optimizer on the GPU: its state in 8 bits takes a quarter of the room", "bitsandbytes.optim.AdamW8bit(...)"),
@@ -399,8 +399,8 @@ COMPUTING = {
             Hint("Or one process for each GPU with all of the model (DDP, FSDP)", "torchrun --nproc-per-node=..."),
             Hint("Or give it only as many GPUs as the model needs", "CUDA_VISIBLE_DEVICES=..."),
         ),
-        checkpoints=(Hint("Write checkpoints less often, or beside the training", "torch.distributed.checkpoint.async_save(...)"),),
-        ranks=(Hint("Have a launcher end all ranks as one of them ends", "torchrun --nproc-per-node=..."),),
+        checkpoints=(Hint("Write checkpoints less often, or in the background", "torch.distributed.checkpoint.async_save(...)"),),
+        ranks=(Hint("Let a launcher end all ranks when one ends", "torchrun --nproc-per-node=..."),),
         endless_ranks=(
             Hint("Have the next one end with an error", "torch.distributed.init_process_group(..., timeout=timedelta(minutes=5))"),
         ),
@@ -422,7 +422,7 @@ COMPUTING = {
         ),
         waits=(Hint("Read the loss every hundred steps: float(), np.asarray, print and block_until_ready wait for the GPU"),),
         bigger=(Hint("Give it more at once: a larger batch, or a larger model"), _PLAIN.bigger[1]),
-        checkpoints=(Hint("Write checkpoints less often, or beside the training", "orbax.checkpoint.AsyncCheckpointer(...)"),),
+        checkpoints=(Hint("Write checkpoints less often, or in the background", "orbax.checkpoint.AsyncCheckpointer(...)"),),
     ),
     Framework.TENSORFLOW: replace(
         _PLAIN,
@@ -435,7 +435,7 @@ COMPUTING = {
         bigger=(Hint("Give it more at once: a larger batch, or a larger model"), _PLAIN.bigger[1]),
         checkpoints=(
             Hint(
-                "Write checkpoints less often, or beside the training",
+                "Write checkpoints less often, or in the background",
                 "tf.train.CheckpointOptions(experimental_enable_async_checkpoint=True)",
             ),
         ),
@@ -445,7 +445,7 @@ COMPUTING = {
         beside=(Hint("Copy the next input on a stream of its own while this one is computed", "cudaMemcpyAsync(..., copy_stream)"),),
         returned=(
             Hint("Reduce it on the GPU, and copy only what is used here"),
-            Hint("Copy into page-locked memory, beside the next step", "cudaMemcpyAsync(..., cudaMemcpyDeviceToHost, stream)"),
+            Hint("Copy into page-locked memory, during the next step", "cudaMemcpyAsync(..., cudaMemcpyDeviceToHost, stream)"),
         ),
         launches=(
             Hint("Launch many kernels at once, by CUDA graphs", "cudaStreamBeginCapture(...); cudaGraphLaunch(...)"),

@@ -52,7 +52,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         told.append(filled("cgroup {} may read {} from device {}", limit.path, _allowed(limit), limit.device))
     evidence = (
         percent("disk_pct", share, filled("of the time of {} in I/O wait", who)),
-        percent("lock_pct", _locked(job), "of their time they waited for the one of them who reads"),
+        percent("lock_pct", _locked(job), "of their time they waited for the one that reads"),
         Evidence("read_bytes_per_s", None if rate is None else round(rate), "B/s", "they fetched from storage"),
         Evidence("write_bytes_per_s", round(job.trainer.write_bytes_per_s or 0.0) or None if writes else None, "B/s", "it sent to storage"),
         percent("psi_io_pct", facts.host.psi_io, "PSI io some"),
@@ -91,7 +91,7 @@ def _writes(job: JobFacts, facts: Facts) -> bool:
 
 def _after(movers: list[Mover]) -> list[Fix]:
     names = joined(", ", (filled("{} ({})", one.name, one.pid) for one in movers))
-    text = filled("Let {} have the disk only when nobody else wants it (bfq and mq-deadline heed this)", names)
+    text = filled("Let {} have the disk only when no other process wants it (bfq and mq-deadline heed this)", names)
     return [Fix(text, filled("ionice -c 3 -p {:pids}", [one.pid for one in movers]))] if movers else []
 
 
@@ -110,7 +110,7 @@ def _lifting(limit: ReadLimit | None, version: int) -> list[Fix]:
 
 
 def _write_less(pid: int) -> list[Fix]:
-    text = "Write logs, samples and databases from a thread beside the training, without an fsync or a commit after every step"
+    text = "Write logs, samples and databases from a background thread, without an fsync or a commit after every step"
     return [Fix("See which files it writes", filled("ls -l /proc/{:pid}/fd", pid), look=True), Fix(text)]
 
 

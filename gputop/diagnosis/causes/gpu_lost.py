@@ -24,8 +24,8 @@ FALLEN_OFF = 79  # Xid
 MOST_NAMED = 8  # users of a GPU, and other lost GPUs, that are named
 
 
-_DMESG = Fix("See what the driver says of it", "sudo dmesg | grep -iE 'xid|nvrm' | tail -20", look=True)
-_STUCK = Fix("See who stands in a call to it", "ps -eo pid,stat,wchan:32,args | awk '$2 ~ /^D/'", look=True)
+_DMESG = Fix("See the driver's report on it", "sudo dmesg | grep -iE 'xid|nvrm' | tail -20", look=True)
+_STUCK = Fix("See which processes are in a call to it", "ps -eo pid,stat,wchan:32,args | awk '$2 ~ /^D/'", look=True)
 
 
 def told(gpu: GpuFacts) -> str:
@@ -95,10 +95,10 @@ def _fixes(gpu: GpuFacts, living: list[int]) -> tuple[Fix, ...]:
     fixes.append(Fix(filled(drain, gpu.index)))
     if living:
         pids = joined(", ", map(str, living[:MOST_NAMED]))
-        fixes.append(Fix(filled("Save what can be saved and end who still holds it ({}): it is not reset while somebody does", pids)))
+        fixes.append(Fix(filled("Save what can be saved and end the processes that still hold it ({}): it cannot be reset before", pids)))
     fails = "fails, as it mostly does after Xid 79" if loss is not None and loss.xid == FALLEN_OFF else "fails"
     ask = "" if living else filled("sudo nvidia-smi --gpu-reset -i {:d}", gpu.index)
-    reset = filled("Reset it when nobody uses it any more; where that {}, reboot the machine when its other work is done", fails)
+    reset = filled("Reset it when no process uses it; where that {}, reboot the machine when its other work is done", fails)
     fixes.append(Fix(reset, ask))
     return tuple(fixes)
 

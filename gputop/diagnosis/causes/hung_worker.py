@@ -41,7 +41,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     if stuck.nobody_moves(job):
         return _tell_of_all(job, facts)
     others = "the others cannot deliver in its place" if rests else "the others go on without it"
-    others = "nobody is left to deliver" if len(hung) == len(job.workers) else others
+    others = "none is left to deliver" if len(hung) == len(job.workers) else others
     victims = tuple(worker.pid for worker in hung)
     return Finding(filled("{}; {}", _who_is_how(hung), others), tuple(map(_evidence, hung)), tuple(_fixes(hung, job, facts)), (), victims)
 
@@ -68,7 +68,7 @@ def _tell_of_programs(job: JobFacts) -> Finding:
 
 def _tell_of_unheard(job: JobFacts) -> Finding:
     pid, fd, still_s = job.trainer.pid, job.trainer.newer.syscall_arg, job.trainer.still_s
-    detail = filled("{} ({}) has not moved for {:.1f} s: nobody takes what it writes to standard ", job.trainer.role.label, pid, still_s)
+    detail = filled("{} ({}) has not moved for {:.1f} s: no reader takes its standard ", job.trainer.role.label, pid, still_s)
     evidence = Evidence("still_s", round(still_s, 1), "s", "it has neither run nor switched, in a write")
     fixes = (
         Fix("Let it go on where that goes: a pager, a terminal stopped by Ctrl-S", filled("ls -l /proc/{:pid}/fd/{:d}", pid, fd)),

@@ -90,7 +90,7 @@ def _tell_of_kept_out(job: JobFacts) -> Finding:
         "the main thread of {} ({}) waited for the lock of a file {:.0f}% of the time", trainer.role.label, trainer.pid, 100 * share
     )
     fixes = (
-        Fix("See what the holder does meanwhile", filled("gputop stacks {:pid} --duration 5", pid), look=True),
+        Fix("See what the holder does", filled("gputop stacks {:pid} --duration 5", pid), look=True),
         Fix(filled("Have {} ({}) hold it for shorter, or lock the file less often than in each step", name, pid)),
     )
     evidence = percent("lock_pct", share, "of its time asleep in fcntl or flock")
@@ -106,7 +106,7 @@ def _tell_of_turns(job: JobFacts) -> Finding:
     detail = filled("the main thread of {} ({}) waits {:.0f}% of the time for a ", trainer.role.label, trainer.pid, 100 * share)
     titles = {worker.role.label.rpartition(" ")[0] for worker in job.workers}
     detail += filled("lock that it takes in turn with its {}", counted(len(job.workers), titles.pop() if len(titles) == 1 else "worker"))
-    detail += filled(", which run on {:.1f} CPUs together{}", ran, ": who holds it sleeps" if ran < policy.HALF * share else "")
+    detail += filled(", which run on {:.1f} CPUs together{}", ran, ": its holder sleeps" if ran < policy.HALF * share else "")
     evidence = (
         percent("lock_pct", share, "of its time asleep at a lock that its workers take, too"),
         Evidence("running_cpus", round(ran, 2), "CPUs", "used by all workers together"),
@@ -129,7 +129,7 @@ def _tell_of_server(job: JobFacts, server: ProcFacts) -> Finding:
     detail += "lock that it gives out (a Manager's)"
     evidence = Evidence("locked_clients", round(locked, 1), "clients", "whose threads in the server stand at a lock, at a time")
     fixes = (
-        Fix("See who holds it, and what for", filled("gputop stacks {:pids}", victims or (server.pid,)), look=True),
+        Fix("See its holder, and what for", filled("gputop stacks {:pids}", victims or (server.pid,)), look=True),
         Fix("Hold it for shorter: each call of a Manager's object is a message and an answer, so write many items in one; or take a queue"),
     )
     return Finding(detail, (evidence,), fixes, (), victims)
@@ -142,7 +142,7 @@ def _tell_of_waiting(job: JobFacts, facts: Facts) -> Finding:
     detail = filled("{} waited for a lock {:.0f}% of the time; ", counted(len(job.workers), "worker"), 100 * share)
     detail += filled("together they run on {:.1f} CPUs{}", running, _held(job, job.workers))
     if sum(worker.state.fractions.get("disk", 0.0) for worker in job.workers) >= policy.HALF:
-        detail += "; who holds it waits for the disk"
+        detail += "; its holder waits for the disk"
     evidence = (
         percent("lock_pct", share, filled("of the workers' time asleep {}", _WHERE[kind])),
         Evidence("running_cpus", round(running, 2), "CPUs", "used by all workers together"),

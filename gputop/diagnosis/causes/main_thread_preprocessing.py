@@ -86,7 +86,7 @@ def _told(job: JobFacts, facts: Facts) -> _MainThreadWork:
 def _of_fed(job: JobFacts, facts: Facts, share: str, where: Fix) -> _MainThreadWork:
     """Words and fixes for a trainer without workers that another process feeds through a pipe or UNIX socket."""
     does, feeder = filled("waits {} for what comes through a pipe or UNIX socket", share), next(iter(started(job, facts)), None)
-    late = Fix("Whoever feeds it is late: see who is at the other end", lists_ends(job.trainer), look=True)
+    late = Fix("Its feeder is late: see which process is at the other end", lists_ends(job.trainer), look=True)
     fixes = (late, *advice.fixes(advice.loading(job, facts).cheaper))
     if feeder is not None:
         does += filled(", while {} ({}), which it started, runs on {:.1f} CPUs", feeder.name, feeder.pid, feeder.cores)

@@ -71,7 +71,7 @@ def _ending(growers: list[Grower]) -> list[Fix]:
     return (
         [
             Fix(
-                filled("Give {} a limit of memory of its own, or end it where nobody needs it", names),
+                filled("Give {} a limit of memory of its own, or end it if it is not needed", names),
                 filled("ps -o pid,ppid,rss,args -p {:pids,}", pids),
             )
         ]

@@ -23,7 +23,7 @@ from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix
 
 _CACHE = Fix("Keep on this host what is read more than once")
-_BESIDE = Fix("Send metrics, logs and samples from a thread beside the training, and not after every step")
+_BESIDE = Fix("Send metrics, logs and samples from a background thread, and not after every step")
 
 
 def _part(walk: Walk, leaf: Leaf) -> float:
@@ -45,7 +45,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         return _of_files(served, facts, filled("{} waited {:.0f}% of the time for files that ", who, 100 * share), evidence)
     loads = job.trainer not in procs or not job.workers
     fixes = (
-        Fix("See whom they talk to, and how fast", filled("ss -tinp | grep -A1 pid={:pid}", max(procs, key=_share).pid), look=True),
+        Fix("See their connections, and their speed", filled("ss -tinp | grep -A1 pid={:pid}", max(procs, key=_share).pid), look=True),
         *((*advice.in_flight(job, facts), _CACHE) if loads else (_BESIDE,)),
     )
     return Finding(filled("{} waited for the network {:.0f}% of the time{}", who, 100 * share, received), evidence, fixes)

@@ -26,13 +26,13 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     trainer, reader = job.trainer, next(iter(job.output.readers), None)
     loss = job.lost if job.lost is not None else host_side_loss(job)
     share = loss * sum(claim.share for claim in job.claims if claim.judge is JUDGE)
-    evidence = percent("main_waits_pct", share, "of the main thread's time asleep until somebody reads what it writes")
+    evidence = percent("main_waits_pct", share, "of the main thread's time asleep until its output is read")
     who = filled("the main thread of {} ({}) waits {:.0f}% of the time until ", trainer.role.label, trainer.pid, 100 * share)
     if reader is None:
-        look = Fix("See who ought to read it: a terminal that is slow or held (Ctrl-S), a pager, a logger", lists_ends(trainer), look=True)
-        return Finding(who + "somebody reads what it writes: nobody does so fast enough", (evidence,), (look, _LESS), (), (trainer.pid,))
+        look = Fix("See what should read it: a terminal that is slow or held (Ctrl-S), a pager, a logger", lists_ends(trainer), look=True)
+        return Finding(who + "its output is read: no reader is fast enough", (evidence,), (look, _LESS), (), (trainer.pid,))
     fixes = (
-        Fix("See what the reader does meanwhile", filled("gputop stacks {:pids}", [trainer.pid, reader.pid]), look=True),
+        Fix("See what the reader does", filled("gputop stacks {:pids}", [trainer.pid, reader.pid]), look=True),
         _LESS,
         Fix("Or hand it to a thread that writes while the next step runs"),
     )

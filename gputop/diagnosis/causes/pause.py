@@ -48,8 +48,8 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
             "write_bytes_per_s", round(written or 0.0) or None, "B/s", filled("written by {}", "the trainer" if writer is job else who)
         ),
     )
-    look = Fix("See what its main thread does meanwhile", filled("gputop stacks {:pid}", job.trainer.pid), look=True)
-    less = Fix("Do what its main thread does meanwhile less often, or in another process")
+    look = Fix("See what its main thread does", filled("gputop stacks {:pid}", job.trainer.pid), look=True)
+    less = Fix("Do what its main thread does then less often, or in another process")
     save = advice.fixes(advice.computing(job, facts).checkpoints)
     fixes = (*save, look) if saves else _let_go_on(job) or (starts.FIXES if starts.is_compiling(job) else (look, less))
     little = "too little" if job.pauses.away_s else "hardly any" if away_s(job) else "no"

@@ -70,11 +70,11 @@ def _late_host(own: JobFacts, waiting: list[JobFacts], facts: Facts) -> _Late:
     fractions = {word: share for word, share in slow.state.fractions.items() if word != "waiting-gpu"}
     word = max(fractions, key=fractions.__getitem__, default="computing")
     share, loaders = fractions.get(word, 0.0), own.workers if word == "waiting-data" else []
-    seems = "seems to be" if loaders and slow.state.inferred else "is"
+    seems = "probably is" if loaders and slow.state.inferred else "is"
     evidence = (
         percent("straggler_idle_pct", own.idle, filled("of the time the GPU of {} has nothing to do", label)),
         percent("straggler_state_pct", share, filled("of the time its main thread is {}", word)),
-        *(percent("peer_idle_pct", other.idle, filled("the same of {}", other.trainer.role.label)) for other in waiting[:PEERS]),
+        *(percent("peer_idle_pct", other.idle, filled("the same for {}", other.trainer.role.label)) for other in waiting[:PEERS]),
     )
     pids = [proc.pid for proc in (slow, *loaders)]
     fixes: tuple[Fix, ...] = (
@@ -108,7 +108,7 @@ def _late_gpu(own: JobFacts, waiting: list[JobFacts], facts: Facts) -> _Late:
     detail += filled("{} until it is done", "spin" if spin else "idle")
     evidence = (
         percent("straggler_used_pct", used(own), filled("of GPU {} is used by kernels of {}", own.gpus[0].name, label)),
-        *(percent("peer_used_pct", used(other), filled("the same of {}", other.trainer.role.label)) for other in waiting[:PEERS]),
+        *(percent("peer_used_pct", used(other), filled("the same for {}", other.trainer.role.label)) for other in waiting[:PEERS]),
     )
     slowed = [gpu for gpu in own.gpus if slowed_by(gpu)]
     if slowed:

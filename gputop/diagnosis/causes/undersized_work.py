@@ -30,7 +30,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         return _tell_of_turns(job, facts)
     gpu = min(job.gpus, key=lambda gpu: intensity.intensity(gpu) or 1.0)
     detail = filled(
-        "kernels run {:.0f}% of the time and use {} meanwhile: it is bigger than the job", 100 * (gpu.util or 0.0), share_used(gpu)
+        "kernels run {:.0f}% of the time and use {} while they run: it is bigger than the job", 100 * (gpu.util or 0.0), share_used(gpu)
     )
     fixes = advice.fixes(advice.computing(job, facts).bigger)
     return Finding(detail, how_used(gpu), fixes, (), (job.trainer.pid,))

@@ -23,7 +23,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     span = max(1.0, (facts.t_ns - job.loader.births[0]) / 1e9) if job.loader.births else 0.0
     longer = filled(", {:.1f} s longer than for later ones", job.loader.respawn_s) if job.loader.respawn_s > 0.0 else ""
     detail = filled(
-        "{} made anew in the last {:.0f} s: each epoch, or each loader, makes its own and waits for their ", counted(born, "worker"), span
+        "{} started in the last {:.0f} s: each epoch, or each loader, makes its own and waits for their ", counted(born, "worker"), span
     )
     took = "from the birth of a set of workers until steps are made again, beyond what these take later on, in the mean"
     evidence = (

@@ -347,7 +347,7 @@ def _victims(case: _GrowingQuantity) -> list[Victim]:
 
 
 _COPIES = Fix(
-    "Keep what all workers read in numpy or torch arrays, Arrow or shared memory: whoever reads Python objects writes to their reference "
+    "Keep what all workers read in numpy or torch arrays, Arrow or shared memory: a reader of Python objects writes to their reference "
     "counts, and each page written to is copied",
     "self.samples = np.array(samples)",
 )

@@ -426,8 +426,8 @@ def _unlimited(_around: Around, one: Pipeline, fit: Fit) -> tuple[Pipeline, Fit]
 
 def _copying(around: Around) -> _AssumedChange:
     if around.pinned is None:
-        return _AssumedChange("copy", "without its copies", "the data lie on the GPU, or are copied beside a step", partial(_copied, 0.0))
-    assumes = filled("copies at {:.0f} % of the link; beside the step at best", 100 * LINK_SHARE)
+        return _AssumedChange("copy", "without its copies", "the data lie on the GPU, or are copied during a step", partial(_copied, 0.0))
+    assumes = filled("copies at {:.0f} % of the link; during the step at best", 100 * LINK_SHARE)
     return _AssumedChange("copy", "pinned memory", assumes, partial(_copied, around.pinned), None, partial(_copied, 0.0))
 
 

@@ -128,7 +128,7 @@ def _group_yields(takers: Sequence[Taker], group: str, job: ProcInfo, version: i
 def _processes_yield(takers: Sequence[Taker], job: ProcInfo, autogroup: bool) -> Fix:
     names = joined(", ", names_of(list(takers)))
     own_session = autogroup and all(_has_own_session(taker.info, job) for taker in takers)
-    text, weighs = filled("Let {} run only when nobody else wants the CPU", names), False
+    text, weighs = filled("Let {} run only when no other process wants the CPU", names), False
     if any(taker.info is not None and taker.info.policy in REAL_TIME for taker in takers):
         weighs = autogroup and all(_is_in_session_apart(taker.info, job) for taker in takers)
         text = filled("End the real-time priority of {}, which comes before all others (or give it a CPU of its own)", names)

@@ -83,7 +83,7 @@ def test_who_reads_what_it_writes_is_named_and_how_long_it_waits(look: dict, pro
     assert (verdict.symptom, verdict.cause) == ("wait-heavy", "output-blocked")
     assert [(one.pid, one.name) for one in verdict.culprits] == [(900, "train.py" if twin else "logger.py")]
     assert [(step.pid, step.state) for step in verdict.path] == [(100, "waits"), (900, "runs")]
-    assert "waits until somebody reads what it writes" in verdict.headline
+    assert "waits until its output is read" in verdict.headline
     name = "train.py" if twin else "logger.py"
     assert f"until {name} (900), which it started, reads what it writes: that one runs on 0.9 CPUs" in verdict.detail
     assert _share(verdict) == pytest.approx(43.0, abs=4.0)
@@ -101,7 +101,7 @@ def test_a_reader_that_is_not_known_is_looked_for():
     scene = logging()
     scene.procs[100].info["read_by"] = []
     verdict = scene.drop(900).play(6).engine.verdict
-    assert "until somebody reads what it writes: nobody does so fast enough" in verdict.detail
+    assert "until its output is read: no reader is fast enough" in verdict.detail
     assert any("lsof" in fix.command for fix in verdict.fixes)
 
 

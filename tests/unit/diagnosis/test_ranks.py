@@ -89,7 +89,7 @@ def test_who_keeps_a_stragglers_worker_from_running_is_named():
     scene.add(Proc(900, comm="foam", cmdline=["/bin/foam"], run=1.6, looks=[ON_CPU]))
     verdict = scene.play(12).engine.verdict
     assert verdict.cause == "straggler-rank"
-    assert "foam (900) took 1.6 CPUs meanwhile" in verdict.detail
+    assert "foam (900) took 1.6 CPUs in that time" in verdict.detail
     assert [culprit.pid for culprit in verdict.culprits] == [200, 900]
     assert "900" in verdict.fixes[0].command
 

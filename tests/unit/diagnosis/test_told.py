@@ -118,9 +118,9 @@ def test_what_was_not_measured_is_no_evidence():
 
 
 def test_a_share_of_the_gpu_says_where_it_is_from():
-    assert "use 9% of the GPU meanwhile" in undersized().play(6).engine.verdict.detail
+    assert "use 9% of the GPU while they run" in undersized().play(6).engine.verdict.detail
     verdict = undersized_by_power().play(6).engine.verdict
-    assert "of the GPU (by its power) meanwhile" in verdict.detail
+    assert "of the GPU (by its power) while they run" in verdict.detail
     assert [one.text for one in verdict.evidence if one.metric == "power_w"] == ["drawn of 400 W"]
 
 
@@ -363,11 +363,11 @@ def test_a_worker_that_has_ended_is_dead_though_its_command_line_is_still_known(
 
 def test_a_lock_whose_holder_waits_for_the_disk_says_so():
     scene = locks()
-    assert "who holds it waits for the disk" not in scene.play(6).engine.verdict.detail
+    assert "its holder waits for the disk" not in scene.play(6).engine.verdict.detail
     for pid in (101, 102, 103, 104):
         scene.procs[pid].run, scene.procs[pid].looks = 0.02, [FUTEX, FUTEX, FUTEX, DISK]
     verdict = scene.play(6).engine.verdict
-    assert (verdict.cause, "who holds it waits for the disk" in verdict.detail) == ("lock-contention", True)
+    assert (verdict.cause, "its holder waits for the disk" in verdict.detail) == ("lock-contention", True)
 
 
 def unseen(*pids: int) -> Scene:
@@ -572,7 +572,7 @@ def test_output_that_nobody_reads_fast_enough_is_told(wchan: str, gone: tuple[in
     writes = {"state": "S", "syscall": 1, "syscall_arg": 1, "wchan": wchan}
     told = alone(20.0, 0.05, [writes]).drop(*gone).play(6).engine.verdict
     assert (told.symptom, told.cause) == ("wait-heavy", "output-blocked")
-    assert "until somebody reads what it writes" in told.detail
+    assert "until its output is read" in told.detail
     assert any("-d 1" in fix.command for fix in told.fixes)
 
 
@@ -591,10 +591,10 @@ def test_a_wait_that_cannot_be_read_is_told_as_one_that_seems_to_be(scene: Calla
     engine = scene().play(6).engine
     assert engine.states[100].inferred is seems
     told = engine.verdict.headline, engine.incidents[0].headline
-    assert [text.endswith("seems to wait for its data" if seems else "(100) waits for its data") for text in told] == [True, True]
+    assert [text.endswith("probably waits for its data" if seems else "(100) waits for its data") for text in told] == [True, True]
 
 
-@pytest.mark.parametrize(("look", "told"), [(QUEUE, "(200) is waiting-data"), (HIDDEN, "(200) seems to be waiting-data")])
+@pytest.mark.parametrize(("look", "told"), [(QUEUE, "(200) is waiting-data"), (HIDDEN, "(200) probably is waiting-data")])
 def test_what_makes_a_rank_late_is_told_as_surely_as_it_is_known(look: dict[str, object], told: str) -> None:
     scene = straggling().add(Proc(201, 200, comm="pt_data_worker", start_ticks=50_100, run=0.95, looks=[ON_CPU]))
     scene.procs[200].looks, scene.procs[200].run = [look], 0.1

@@ -58,7 +58,7 @@ def test_workers_that_all_stand_before_anybody_saw_the_gpu_work_hang(look: dict)
     assert verdict.headline.endswith("is starting, or held up: 2 of 2 workers starve")
     verdict = scene.play(4).engine.verdict
     assert verdict.cause == "hung-worker"
-    assert verdict.detail.endswith("nobody is left to deliver")
+    assert verdict.detail.endswith("none is left to deliver")
 
 
 @pytest.mark.parametrize(
