@@ -93,7 +93,7 @@ def _kind(proc: ProcFacts) -> str:
 
 
 def _may_be_asked(trainer: ProcFacts) -> bool:
-    """True if another thread waits for the world outside, as in a server whose main thread waits for its end."""
+    """True if another thread waits for the world outside, as in a server with a main thread that only waits for its end."""
     watchers = {thread.tid for thread in trainer.info.threads if thread.comm.startswith(WATCHERS)}
     return has_thread_outside(trainer, _OUTSIDE, watchers)
 

@@ -192,8 +192,8 @@ class Seen:
         return asked and waited >= policy.MOST and 0.0 < paused(job, self.facts) < inf
 
     def rests_unasked(self) -> bool:
-        """Whether nobody asks the trainer for work: after steady work its GPU rests, longer than within any step, while its main thread
-        waits for others, and all of these wait to be asked themselves."""
+        """True if the trainer has no requests: after steady work its GPU rests, longer than within any step, while its main thread waits
+        for others, and all others wait for requests themselves."""
         job = self.job
         if job.loader.births or job.programs.stopped or job.programs.mute or job.ranks.absent or job.host_only:
             return False

@@ -1,4 +1,4 @@
-"""Decides when nothing moves, so that jobs need not be judged at every feed."""
+"""Decides when all is steady, so that jobs need not be judged at every feed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LASTING = (TRAINING, IDLE)  # phases that end by a change; the others end by th
 
 
 class _Stretch(Struct):
-    """What was seen in one stretch of `SWINGS_NS`: each job's findings, and the bounds of each share."""
+    """Observations of one stretch of `SWINGS_NS`: each job's findings, and the bounds of each share."""
 
     findings: set[tuple[int, str, str, str]] = field(default_factory=set)  # pid of a trainer, symptom, cause, phase
     lows: dict[tuple[str, int], tuple[float, ...]] = field(default_factory=dict)
     highs: dict[tuple[str, int], tuple[float, ...]] = field(default_factory=dict)
 
     def add(self, findings: set[tuple[int, str, str, str]], shares: Shares) -> None:
-        """Widen the bounds to what was seen now."""
+        """Widen the bounds to the present shares."""
         self.findings |= findings
         for key, values in shares.items():
             self.lows[key] = tuple(map(min, values, self.lows.get(key, values)))
@@ -31,10 +31,10 @@ class _Stretch(Struct):
 
 
 class Settled:
-    """Remembers what all jobs did and what was found of them in the last 10 to 20 s.
+    """Remembers the activity of all jobs and their findings over the last 10 to 20 s.
 
-    Work follows change: where nothing was found for `SETTLED_NS` that had not been found shortly before, jobs are judged again when a share
-    leaves its bounds, else every `SELDOM_NS`. A job that swings between two findings has both.
+    Work follows change: without a new finding for `SETTLED_NS`, jobs are judged again when a share leaves its bounds, else every
+    `SELDOM_NS`. A job that swings between two findings has both.
     """
 
     def __init__(self) -> None:
@@ -44,8 +44,7 @@ class Settled:
 
     def note(self, t_ns: int, parties: Parties, shares: Shares, standing: Sequence[Standing], *, awaits: bool) -> None:
         """Take in a judgement: `Window.parties` and `Window.shares` that were judged, and each job's standing. ``awaits``: whether
-        something depends on the time that passes, so that each feed counts; a phase that time ends, and a job that may hang, do so as
-        well."""
+        something depends on the time that passes, so that each feed counts, as for a phase that ends by time and a job that may hang."""
         if t_ns - self._turned_ns >= policy.SWINGS_NS:
             self._latest, self._earlier, self._turned_ns = _Stretch(), self._latest, t_ns
         findings = {(one.job.trainer.pid, one.symptom, one.cause, one.phase.word) for one in standing}
@@ -55,7 +54,7 @@ class Settled:
         self._judged_ns, self._parties = t_ns, parties
 
     def rests(self, t_ns: int, parties: Parties, shares: Shares) -> bool:
-        """Whether the last judgement still holds: nothing new was found for long, and each share is within its bounds."""
+        """True if the last judgement still holds: no new finding for long, and each share within its bounds."""
         if t_ns - self._since_ns < policy.SETTLED_NS or t_ns - self._judged_ns >= policy.SELDOM_NS or parties != self._parties:
             return False
         lows, highs, latest = self._earlier.lows, self._earlier.highs, self._latest

@@ -36,7 +36,7 @@ class Classified(Protocol):
 
 
 class TableIncident(NamedTuple):
-    """An incident as far as the row of a table has what its kind is told by."""
+    """The fields of an incident that decide its kind, from the row of a table."""
 
     cause: str
     trainer_pid: int | None
@@ -71,7 +71,7 @@ def costs_time(one: Classified) -> bool:
 
 
 def is_fault(one: Classified) -> bool:
-    """Whether something is wrong: somebody should be alerted."""
+    """True if something is wrong and deserves an alert."""
     kind = kind_of(one)
     match kind:
         case Trouble.LOSS | Trouble.LOST_GPU | Trouble.GROWTH | Trouble.ORPHAN:
@@ -83,7 +83,7 @@ def is_fault(one: Classified) -> bool:
 
 
 def stops_job(one: Classified) -> bool:
-    """Whether a job that has it cannot go on, whatever else is wrong with the job."""
+    """True if a job with the incident cannot go on, whatever else is wrong with it."""
     kind = kind_of(one)
     match kind:
         case Trouble.LOST_GPU:
@@ -95,7 +95,7 @@ def stops_job(one: Classified) -> bool:
 
 
 def grows(one: Classified) -> bool:
-    """Whether a lane of memory shows it."""
+    """True if a lane of memory shows the incident."""
     kind = kind_of(one)
     match kind:
         case Trouble.GROWTH:
@@ -107,7 +107,7 @@ def grows(one: Classified) -> bool:
 
 
 def gpu_about(one: Classified, gpu: int | None) -> int | None:
-    """The GPU that an incident with this ``gpu`` is about, whoever uses that; None for one about a trainer, a worker or the host."""
+    """The GPU that an incident with this ``gpu`` is about, used or not; None if it is about a trainer, a worker or the host."""
     kind = kind_of(one)
     match kind:
         case Trouble.LOST_GPU | Trouble.GROWTH:
@@ -119,7 +119,7 @@ def gpu_about(one: Classified, gpu: int | None) -> int | None:
 
 
 def heading(symptom: str, one: Classified, arrow: str) -> str:
-    """``input-bound ← cpu-contention``: what is felt, and its cause; the cause alone where nothing is felt yet."""
+    """``input-bound ← cpu-contention``: the symptom and its cause; the cause alone without a symptom yet."""
     return f"{symptom} {arrow} {one.cause}" if costs_time(one) else one.cause
 
 
@@ -154,7 +154,7 @@ def notice(incidents: Sequence[Incident], verdict: Verdict) -> tuple[str, str]:
 
 
 def growing(incidents: Iterable[Incident]) -> tuple[str, str]:
-    """(short text, severity) of the most urgent lasting growth; empty if there is none. See `notice`."""
+    """(short text, severity) of the most urgent lasting growth, else empty. See `notice`."""
     lasting = [one for one in incidents if grows(one) and one.end_ns is None and one.evidence]
     if not lasting:
         return "", ""

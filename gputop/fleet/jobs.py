@@ -361,7 +361,8 @@ def _own(job: Job) -> Job | None:
 
 
 def _at_others(job: Job, member: JobRank) -> bool:
-    """Whether to ignore a node's own straggler verdict: it is a guess about ranks on other hosts, which are seen here and are not late."""
+    """True if a node's own straggler verdict is to be ignored: it guesses about ranks on other hosts, which are seen here and are not
+    late."""
     return len(job.members) > 1 and member.rank.cause == STRAGGLER and len({one.host for one in job.members}) > 1
 
 

@@ -57,7 +57,7 @@ class OffCpuWaits(Struct, frozen=True):
 
 
 def sampled_lines(found: Iterable[MainThread], unread: dict[int, str]) -> SampledLines:
-    """What sampling found, and why it found nothing of the processes in ``unread``."""
+    """The samples' findings, and the reasons why the processes in ``unread`` have none."""
     return SampledLines(SCHEMA, [SampledThread(one.pid, one.shares, one.cuda, one.no_cuda or None) for one in found], unread)
 
 

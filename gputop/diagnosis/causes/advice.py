@@ -64,7 +64,7 @@ class Loading(Struct, frozen=True, kw_only=True):
     single: Hints  # loaders have several threads that share one interpreter's lock
     cheaper: Hints  # loaders are too slow
     in_order: Hints  # one input that takes long keeps the others
-    kept: Hints  # so many loaders are made anew again and again
+    kept: Hints  # so many loaders are started again and again
     handles: Hints  # loaders wait for one lock
     less_held: Hints  # of memory, by so many loaders
     stored: Hints  # storage is too slow

@@ -76,11 +76,10 @@ def part_of(pid: int, job: JobFacts, infos: Mapping[int, ProcInfo]) -> str:
 
 
 def is_left_alone(job: JobFacts) -> bool:
-    """Whether nobody asks the job: its main thread waits for what others send, and all who could send something wait to be asked
-    themselves.
+    """True if the job has no requests: its main thread waits for input from others, and all possible senders wait for requests themselves.
 
-    Those at its other ends wait at sockets and pipes of their own. Of those behind them none works, waits for a disk or is stopped: whoever
-    is asked by people may sleep as long as it likes.
+    The processes at its other ends wait at sockets and pipes of their own. The ones behind them do not work, wait for a disk or stand
+    stopped: a process that people ask may sleep as long as it likes.
     """
     return waits_for_others(job) >= policy.MOST and all_wait_to_be_asked(job)
 
@@ -100,7 +99,7 @@ def waits_for_others(job: JobFacts) -> float:
 
 
 def has_thread_outside(trainer: ProcFacts, kinds: Iterable[str], but: Collection[int] = ()) -> bool:
-    """Whether another thread was last met at a wait of ``kinds``, without the threads ``but``."""
+    """True if another thread, outside ``but``, was last met at a wait of ``kinds``."""
     others = (thread for thread in trainer.newer.threads if thread.tid != trainer.pid and thread.tid not in but)
     return any(trainer.kind_of("S", one.syscall, one.syscall_arg, one.wchan) in {*kinds} for one in others)
 
@@ -114,5 +113,5 @@ def _waits_to_be_asked(one: Member) -> bool:
 
 
 def _stands(one: Member) -> bool:
-    """Whether a member waits for a disk, or is stopped."""
+    """True if a member waits for a disk, or is stopped."""
     return one.met[waits.DISK] + one.met[waits.STOPPED] >= policy.QUARTER * one.met.total() > 0.0

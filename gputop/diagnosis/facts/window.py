@@ -173,8 +173,8 @@ class Window:
             track.began_ns = self.t_ns
 
     def shares(self) -> dict[tuple[str, int], tuple[float, ...]]:
-        """What each process of a job and each GPU did in the window, in shares that can be compared: ``proc`` and pid, or ``gpu`` and index
-        -> `ProcTrack.shares` or `GpuTrack.shares`."""
+        """Activity of each process of a job and each GPU in the window, in comparable shares: ``proc`` and pid, or ``gpu`` and index ->
+        `ProcTrack.shares` or `GpuTrack.shares`."""
         procs = {("proc", pid): track.shares() for pid, track in self._procs.items()}
         return procs | {("gpu", index): shares for index, shares in self._gpus.shares().items()}
 

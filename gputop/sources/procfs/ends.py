@@ -177,10 +177,10 @@ _ACCEPTS = b"00010000"  # __SO_ACCEPTCON, the flags of a listening UNIX socket
 
 
 class SocketUse:
-    """What one sleeping process uses its sockets for: it waits for clients, or for an answer.
+    """Use of its sockets by one sleeping process: it waits for clients, or for an answer.
 
-    The kernel's tables of sockets take milliseconds where there are thousands. They are read while the sockets that decide are others than
-    before, and once more, for a socket listens a moment after it was made.
+    The kernel's tables of sockets take milliseconds where there are thousands. They are read when the deciding sockets have changed, and
+    once more, for a socket listens a moment after it was made.
     """
 
     __slots__ = ("_folder", "_is_settled", "_pid", "_proc", "_seen", "_use")
@@ -192,7 +192,7 @@ class SocketUse:
         self._is_settled = False  # whether they were the same twice
 
     def read(self, above: Iterable[int], reads: int | None = None) -> str:
-        """Its use. ``reads``: the descriptor at which it waits for input; ``above``: its ancestors.
+        """The use. ``reads``: the descriptor at which it waits for input; ``above``: its ancestors.
 
         `CONNECTED`: it reads from a connection that it made itself, or has a socket that is no UNIX socket and takes no requests.
         `LISTENING`: it has a listening socket, or a process ``above`` it in its session has, which may forward requests. `UNREADABLE`: its
@@ -223,7 +223,7 @@ class SocketUse:
 
 
 def _socket_at(folder: str, descriptor: int) -> bytes:
-    """The inode of the socket at a descriptor; empty if there is none."""
+    """The inode of the socket at a descriptor, else empty."""
     with suppress(OSError):
         link = os.readlink(f"{folder}fd/{descriptor & 0xFFFFFFFF}")
         return link[8:-1].encode() if link.startswith("socket:[") else b""

@@ -147,7 +147,7 @@ class Process:
         return self._wait[0] in POLLS
 
     def use_of_sockets(self, above: Iterable[int]) -> str:
-        """What it uses its sockets for: see `SocketUse.read`; its reader is kept while the process is hot."""
+        """Use of the process's sockets: see `SocketUse.read`; the reader is kept while the process is hot."""
         if self._sockets is None:
             self._sockets = SocketUse(self.folder.removesuffix(f"{self.pid}/"), self.pid)
         return self._sockets.read(above, self.reads)
