@@ -59,7 +59,7 @@ class LazyLinks:
         while True:
             states = links.poll()
             told = [states[host] for host in hosts]
-            if time.monotonic() > end_s or all(_is_told(one, seen_s) for one in told):
+            if time.monotonic() > end_s or all(_is_settled(one, seen_s) for one in told):
                 return told
             time.sleep(WAIT_S)
 
@@ -89,7 +89,7 @@ class LazyLinks:
         raise UserError(f"{host} did not answer within {ANSWER_S:.0f} s")
 
 
-def _is_told(state: NodeState, seen_s: float) -> bool:
+def _is_settled(state: NodeState, seen_s: float) -> bool:
     return state.since_s >= seen_s if state.state == UP else state.state != CONNECTING
 
 
@@ -139,7 +139,7 @@ class Places:
     def has_many(self, target: str) -> bool:
         """True if the target is all hosts together. UserError if none are watched."""
         if target == HOSTS and not self.hosts.targets:
-            raise UserError(f"no hosts are watched: gputop mcp --host LIST; {self._told()}")
+            raise UserError(f"no hosts are watched: gputop mcp --host LIST; {self._targets_line()}")
         return (target or self.default) == HOSTS
 
     def is_now(self, target: str) -> bool:
@@ -180,25 +180,25 @@ class Places:
             return self._live, LIVE
         host = target.removeprefix(HOST)
         if host not in [one.host for one in self.hosts.targets]:
-            raise UserError(f"there is no host {clean(host, 80)!r}: {self._told()}")
+            raise UserError(f"there is no host {clean(host, 80)!r}: {self._targets_line()}")
         return self.hosts, host
 
     def _path(self, target: str) -> str:
         """The file that is meant, which must be allowed, and a file: a device or a pipe could hang whoever reads it."""
         if target == HOSTS:
-            raise UserError(f"name one host: {self._told()}")
+            raise UserError(f"name one host: {self._targets_line()}")
         try:
             path = self._files.get(target) or os.path.realpath(os.path.join(self._folder, target))
         except ValueError:  # a null character, half a character
-            raise UserError(f"there is no recording {clean(target, 80)!r}: {self._told()}") from None
+            raise UserError(f"there is no recording {clean(target, 80)!r}: {self._targets_line()}") from None
         within = self._folder and os.path.commonpath([path, self._folder]) == self._folder
         if not (self._anywhere or within or path in self._files.values()):
-            raise UserError(f"{clean(target, 80)!r} may not be read: {self._told()}")
+            raise UserError(f"{clean(target, 80)!r} may not be read: {self._targets_line()}")
         if not os.path.isfile(path):
-            raise UserError(f"there is no recording {clean(target, 80)!r}: {self._told()}")
+            raise UserError(f"there is no recording {clean(target, 80)!r}: {self._targets_line()}")
         return path
 
-    def _told(self) -> str:
+    def _targets_line(self) -> str:
         known = self.known()
         more = f" and {counted(len(known) - 5, 'more')}" if len(known) > 6 else ""
         return f"targets are {', '.join(clean(one, 80) for one in known[:6])}{more}{', or a file' if self._anywhere else ''}"

@@ -46,7 +46,7 @@ class Alert(Struct, frozen=True):
         return {name: str(value) for name, value in facts.items() if value not in (None, "")}
 
 
-class Teller:
+class IncidentFilter:
     """Decides which incidents are reported: of at least a severity, once when they have reached it and once when they have ended; never a
     pause."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from gputop.alerts.alert import Alert, Damper, Teller, made
+from gputop.alerts.alert import Alert, Damper, IncidentFilter, made
 from gputop.alerts.sinks import Busy, Refused, Sink
 from gputop.findings.verdict import Incident
 from gputop.model.frame import Frame
@@ -139,7 +139,7 @@ class Alerts:
     def __init__(
         self, sinks: Sequence[Sink], severity: str, notify: Callable[[str], None], said: Callable[[str], None] | None = None
     ) -> None:
-        self._teller, self._damper = Teller(severity), Damper()
+        self._teller, self._damper = IncidentFilter(severity), Damper()
         self._notify, self._said = notify, said
         self.senders = [Sender(sink, notify) for sink in sinks]
         self._seen_ns = 0

@@ -35,8 +35,8 @@ class Companion(Reader):
         self._questions, self._output, self._parent = questions, output, parent
         self._snapshots = Snapshots()
         self._line = b""
-        self._told_ns = 0
-        self._told_problem = ""
+        self._sent_ns = 0
+        self._sent_problem = ""
         self._ended: set[int] = set()  # incidents with a reported end
         self._has_asked_end = False
 
@@ -49,8 +49,8 @@ class Companion(Reader):
     def rest(self) -> float:
         """Write what is new, and answer. What waits is newer, so this comes after it has been taken."""
         engine, trouble = self._snapshots.following.engine, self.loop.stream.trouble
-        if engine.fed_ns - self._told_ns >= SECOND_NS or trouble != self._told_problem:
-            self._tell_news()
+        if engine.fed_ns - self._sent_ns >= SECOND_NS or trouble != self._sent_problem:
+            self._send_news()
         if select.select([self._questions], [], [], 0.0)[0]:
             self._read_questions()
         return 0.0
@@ -59,9 +59,9 @@ class Companion(Reader):
         """True if the parent asked for the end, or has ended."""
         return self._has_asked_end or os.getppid() != self._parent
 
-    def _tell_news(self) -> None:
+    def _send_news(self) -> None:
         engine, header = self._snapshots.following.engine, self._snapshots.following.board.header
-        self._told_ns, self._told_problem = engine.fed_ns, self.loop.stream.trouble
+        self._sent_ns, self._sent_problem = engine.fed_ns, self.loop.stream.trouble
         news = [one for one in engine.incidents if one.id not in self._ended]
         self._ended.update(one.id for one in news if one.end_ns is not None)
         self._say(
@@ -83,7 +83,7 @@ class Companion(Reader):
         if line == b"snapshot":
             self._say(snapshot=self._snapshots.now())
             return
-        self._tell_news()
+        self._send_news()
         self._say(explanation=following.engine.explain())
         self._has_asked_end = line == END
 

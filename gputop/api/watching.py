@@ -185,7 +185,7 @@ class Watching:
         words = ""  # of the interpreter, where the companion could not even begin
         with pipe:
             for line in pipe:
-                told = _told(line)
+                told = _decoded(line)
                 if told is not None:
                     self._take(told)
                 else:
@@ -222,7 +222,7 @@ class Watching:
             logging.getLogger("gputop").exception("on_incident failed")
 
 
-def _told(line: bytes) -> CompanionLine | None:
+def _decoded(line: bytes) -> CompanionLine | None:
     try:
         return msgspec.json.decode(line, type=CompanionLine)
     except msgspec.MsgspecError:

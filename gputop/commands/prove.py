@@ -222,11 +222,11 @@ def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Suspe
         with closing(events):  # all is put back at once, whatever ends this: Ctrl-C, or a closed pipe
             for event in events:
                 if isinstance(event, Pair):
-                    line = prove.told_pair(event, len(trial.pairs), trial.clock)
+                    line = prove.pair_line(event, len(trial.pairs), trial.clock)
                 elif isinstance(event, Outcome):
                     line = prove.told(planned.says, event)
                 else:
-                    kept, line = event, prove.told_followed(event)
+                    kept, line = event, prove.followed_line(event)
                 if not args.json:
                     _show(line)
                 if isinstance(event, Outcome) and _stays(args, planned, event) and sys.stderr.isatty():

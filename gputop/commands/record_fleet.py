@@ -42,7 +42,7 @@ class HostFile:
         self._file: Lasting | None = None
         self._board = Board()
         self._last_ns = 0
-        self._is_anew = False  # the link was restarted, and no frame has come since
+        self._is_resumed = False  # the link was restarted, and no frame has come since
         self._lock = threading.Lock()
         self._is_closed = False  # a node that sends faster than is written still has some on the way
 
@@ -71,7 +71,7 @@ class HostFile:
     def _take_header(self, header: Header) -> None:
         if header.boot_id != self._board.header.boot_id:
             self._last_ns = 0
-        self._board, self._is_anew = self._board.with_header(header), self._last_ns > 0
+        self._board, self._is_resumed = self._board.with_header(header), self._last_ns > 0
         if self._file is not None:
             self._file.restate(header)
         elif not self.problem:
@@ -81,11 +81,11 @@ class HostFile:
         self._board.fold(frame)
         if frame.t_ns <= self._last_ns:
             return
-        if self._is_anew:
+        if self._is_resumed:
             missing_ns, frame = frame.t_ns - self._last_ns, key_frame(self._board, frame)
             if missing_ns > GAP_TICKS * self._board.header.interval_ns:
                 frame.marks = [Mark.of_gap(self._last_ns, frame.t_ns, "the link to it was lost"), *frame.marks]
-            self._is_anew = False
+            self._is_resumed = False
         self._last_ns = frame.t_ns
         file.add(frame, self._board)
 

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         check_new(args.output)
     roles: dict[int, Role] = {}
     waits: dict[int, str] = {}
-    pids = _that_run(list(dict.fromkeys(args.pids)))
+    pids = _running(list(dict.fromkeys(args.pids)))
     if not pids:
         pids, roles, waits = _look()
     if args.off_cpu:
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     return _take(args, pids, roles, waits)
 
 
-def _that_run(pids: list[int]) -> list[int]:
+def _running(pids: list[int]) -> list[int]:
     """The pids that run; a line on standard error names the others. Raises UserError if none runs."""
     known = [pid for pid in pids if runs(pid)]
     gone = [no_process(pid) for pid in pids if pid not in known]

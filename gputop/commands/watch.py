@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("a command runs on this machine: --host cannot watch it", code=2)
     if args.stop and not (argv and args.fail_on):
         raise UserError("--stop needs --fail-on and a command", code=2)
-    say = _say_beside if argv else _say
+    say = _print_error if argv else _say
     alerts = alerts_of(args, notify, say)
     assert alerts is not None
     check_metrics(args)
@@ -78,6 +78,6 @@ def _say(text: str) -> None:
     show([f"{time.strftime('%H:%M:%S')} {text}"])
 
 
-def _say_beside(text: str) -> None:
+def _print_error(text: str) -> None:
     """Print a line with its time to standard error: standard output belongs to the command."""
     notify(f"{time.strftime('%H:%M:%S')} {text}")

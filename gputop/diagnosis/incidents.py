@@ -87,7 +87,7 @@ class _StandingCause(Struct):
             return None
         return max((bound for bound in bounds if bound is not None), default=None)
 
-    def tell_cost(self, culpable: float) -> None:
+    def write_cost(self, culpable: float) -> None:
         """Write the cost of the whole episode so far to its incident."""
         incident = self.incident
         if incident is None:
@@ -128,7 +128,7 @@ class Incidents:
             episode = self._episodes.get((one.trainer_pid, one.cause))
             if episode is not None:
                 episode.count(one)
-                episode.tell_cost(one.culpable)
+                episode.write_cost(one.culpable)
 
     def settled(self, unbooked: Iterable[Standing]) -> list[Incident]:
         """All incidents; lasting ones include the ``unbooked`` seconds, which are in each job's last standing."""
@@ -138,7 +138,7 @@ class Incidents:
             if episode is not None and episode.incident is not None:
                 copied = lasting.setdefault(episode.incident.id, replace(episode, incident=replace(episode.incident)))
                 copied.count(one)
-                copied.tell_cost(one.culpable)
+                copied.write_cost(one.culpable)
         return [episode.incident if (episode := lasting.get(one.id)) and episode.incident else one for one in self.all]
 
     def _extend(self, board: Board, seconds: float, one: Standing) -> None:
@@ -214,7 +214,7 @@ def _update(episode: _StandingCause, incident: Incident, one: Standing, board: B
         known = {victim.pid for victim in incident.victims}
         incident.victims += [victim for victim in one.verdict.victims if victim.pid not in known]
         _add_culprits(episode, incident, one, board)
-    episode.tell_cost(one.culpable)
+    episode.write_cost(one.culpable)
 
 
 def _reword(incident: Incident, verdict: Verdict) -> None:

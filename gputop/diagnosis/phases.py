@@ -231,10 +231,10 @@ class Seen:
     def pauses(self) -> bool:
         return self.cause == "pause"
 
-    def says_lost(self) -> str:
+    def lost_text(self) -> str:
         return filled("{}; {} cannot go on", gpu_lost.told(next(gpu for gpu in self.job.gpus if gpu.gone)), self.name)
 
-    def says_how_little(self) -> str:
+    def too_little_text(self) -> str:
         """Headline for too little data. A single look (``--once``) may last long, but takes only two readings."""
         seconds, feeds = self.facts.seconds, self.facts.feeds
         little = (
@@ -244,17 +244,17 @@ class Seen:
         )
         return filled("{} has been looked at {} to judge", self.name, little)
 
-    def says_starting(self) -> str:
+    def starting_text(self) -> str:
         """Headline for a start. The start is a guess, for its GPU may have worked before the first look; starving workers are seen."""
         since = filled(" for {:.0f} s now", self.job.life.unbegun_s) if self.job.life.unbegun_s >= policy.WARM_UP_NS / 1e9 else ""
         starving = sum(bool(worker.state.starving) for worker in self.job.workers)
         of_all = filled("{} of {} starve{}", starving, counted(len(self.job.workers), "worker"), "s" * (starving == 1))
         return filled("{} is starting{}{}", self.name, since, filled(", or held up: {}", of_all) if starving else "")
 
-    def says_loading(self) -> str:
+    def loading_text(self) -> str:
         return filled("{} is starting: {}", self.name, loading(self.job))
 
-    def says_working(self) -> str:
+    def working_text(self) -> str:
         """Headline for work without much loss. A shared GPU works for each trainer only a part of the time, so the others are named."""
         job = self.job
         if job.lost is None:
@@ -286,23 +286,23 @@ class Transition(NamedTuple):
 
 
 TABLE = (
-    Transition(ANY, IDLE, Seen.has_lost_a_gpu, BOOKED, Seen.says_lost),
-    Transition(ANY, SAME, Seen.was_seen_too_shortly, HELD, Seen.says_how_little),
+    Transition(ANY, IDLE, Seen.has_lost_a_gpu, BOOKED, Seen.lost_text),
+    Transition(ANY, SAME, Seen.was_seen_too_shortly, HELD, Seen.too_little_text),
     Transition((STARTING,), STARTING, Seen.hangs, BOOKED),
     Transition(ANY, TRAINING, Seen.hangs, BOOKED),
     Transition(ANY, IDLE, Seen.stands_at_a_prompt, DROPPED, " stands still: it takes none of the batches that are ready"),
     Transition(ANY, STARTING, Seen.loads_for_long, BOOKED),
-    Transition(ANY, STARTING, Seen.loads, HELD, Seen.says_loading),
-    Transition(ANY, STARTING, Seen.has_loaded, DROPPED, Seen.says_starting),
+    Transition(ANY, STARTING, Seen.loads, HELD, Seen.loading_text),
+    Transition(ANY, STARTING, Seen.has_loaded, DROPPED, Seen.starting_text),
     Transition(ANY, TRAINING, Seen.has_just_begun, HELD, " has just begun to work its GPU"),
-    Transition(ANY, STARTING, Seen.is_starting, DROPPED, Seen.says_starting),
+    Transition(ANY, STARTING, Seen.is_starting, DROPPED, Seen.starting_text),
     Transition(ANY, SAME, Seen.gives_no_reading, HELD, ": no fresh reading of its GPU"),
-    Transition(ANY, TRAINING, Seen.loses_little, BOOKED, Seen.says_working),
+    Transition(ANY, TRAINING, Seen.loses_little, BOOKED, Seen.working_text),
     Transition(ANY, IDLE, Seen.waits_to_be_asked, DROPPED, " has no work for its GPU: it waits to be asked"),
     Transition(ANY, IDLE, Seen.rests_between_bursts, DROPPED, " has no work for its GPU between bursts of requests"),
     Transition(ANY, IDLE, Seen.rests_unasked, DROPPED, " has no work for its GPU: nobody asks it or those it works for"),
-    Transition(ANY, STARTING, Seen.looks_like_a_start, DROPPED, Seen.says_starting),
-    Transition(ANY, IDLE, Seen.shows_no_loss, BOOKED, Seen.says_working),
+    Transition(ANY, STARTING, Seen.looks_like_a_start, DROPPED, Seen.starting_text),
+    Transition(ANY, IDLE, Seen.shows_no_loss, BOOKED, Seen.working_text),
     Transition(ANY, SAME, Seen.is_watched_too_shortly, HELD, ": what its time is lost to has not shown yet"),
     Transition((TRAINING, PAUSING, ENDING, IDLE), ENDING, Seen.has_let_its_workers_go, HELD,
         " has let its workers go: it ends, or turns to something else"),

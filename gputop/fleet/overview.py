@@ -239,10 +239,10 @@ def _row_of(sight: Sight, members: list[tuple[JobRank, Job]]) -> NodeRow:
     worst, job = min(members, key=lambda one: (_WORST_FIRST.index(one[0].does), -(one[0].lost or 0.0), one[0].number))
     parts = [(member.lost, len(member.rank.gpus)) for member, _ in members if member.lost is not None and member.rank.gpus]
     lost = sum(share * gpus for share, gpus in parts) / sum(gpus for _, gpus in parts) if parts else None
-    return NodeRow(sight, worst.does, _says(worst, job), lost, worst, job)
+    return NodeRow(sight, worst.does, _words(worst, job), lost, worst, job)
 
 
-def _says(member: JobRank, job: Job) -> str:
+def _words(member: JobRank, job: Job) -> str:
     if member.does == LATE:
         return job.cause
     if member.does == TROUBLED:

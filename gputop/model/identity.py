@@ -1,7 +1,7 @@
 """Owner of a process: its container, pod, Slurm job and user; and the training that it is a rank of. Pure.
 
-A container's runtime and id, a pod's uid and a Slurm job stand in the path of a control group (`told_by`). Names that stand only in files
-of the machine (`gputop.model.frame.Names`) are read by `gputop.sources.procfs.names`.
+A container's runtime and id, a pod's uid and a Slurm job stand in the path of a control group (`identity_in_paths`). Names that stand only
+in files of the machine (`gputop.model.frame.Names`) are read by `gputop.sources.procfs.names`.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class JobKey(Struct, frozen=True, array_like=True, order=True):
 
 
 @lru_cache(maxsize=SHARED)
-def told_by(*paths: str) -> CgroupIdentity:
+def identity_in_paths(*paths: str) -> CgroupIdentity:
     """Identity in these paths. The first path that has a part counts, and in a path the innermost container."""
     found = CgroupIdentity()
     for path in paths:
@@ -149,7 +149,7 @@ def _container(path: str) -> tuple[str, str]:
     return "", ""
 
 
-def told_by_mounts(roots: Iterable[str]) -> CgroupIdentity:
+def identity_in_mounts(roots: Iterable[str]) -> CgroupIdentity:
     """Identity in the roots of its mounts (mountinfo field 4), for a process whose control group's path a namespace hides."""
     found = CgroupIdentity()
     for root in roots:
@@ -176,7 +176,7 @@ def brief_of(info: ProcInfo) -> str:
 
 def known_of(info: ProcInfo, host: str = "") -> dict[str, str]:
     """The known fields of `identity_of`, without the reasons for the missing ones."""
-    told, names = told_by(info.cgroup, *info.other_cgroups), info.names or Names()
+    told, names = identity_in_paths(info.cgroup, *info.other_cgroups), info.names or Names()
     pod, pod_by = _pod(info, names)
     image = _env(info, "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
     array, task = _env(info, "SLURM_ARRAY_JOB_ID"), _env(info, "SLURM_ARRAY_TASK_ID")
@@ -224,9 +224,9 @@ def _reasons(info: ProcInfo, known: Mapping[str, str]) -> dict[str, str]:
         "user": "not read yet" if info.uid is None else f"uid {info.uid} has no name on this machine",
         "container_runtime": "its control group's path does not show which" if in_container else outside,
         "container_id": "only its environment names a container" if in_container else outside,
-        "container": (unread or _said(names, "container", "no file of its runtime names it")) if in_container else outside,
-        "pod": (unread or _said(names, "pod", unset)) if in_pod else outside,
-        "namespace": (unread or _said(names, "namespace", unset)) if in_pod else outside,
+        "container": (unread or _missing(names, "container", "no file of its runtime names it")) if in_container else outside,
+        "pod": (unread or _missing(names, "pod", unset)) if in_pod else outside,
+        "namespace": (unread or _missing(names, "namespace", unset)) if in_pod else outside,
         "pod_uid": "neither control group nor mounts name it" if in_pod else outside,
         "pod_qos": "its control group's path does not show it" if in_pod else outside,
         "slurm_job_id": no_job,
@@ -239,7 +239,7 @@ def _reasons(info: ProcInfo, known: Mapping[str, str]) -> dict[str, str]:
     return {name: reasons[name] for name in FIELDS if name not in known}
 
 
-def _said(names: Names | None, field: str, otherwise: str) -> str:
+def _missing(names: Names | None, field: str, otherwise: str) -> str:
     return (names.missing.get(field, "") if names else "") or otherwise
 
 
@@ -278,13 +278,13 @@ def _network(info: ProcInfo) -> str:
     collector's own."""
     if info.names is not None and "net_ns" not in info.names.missing:
         return f" in net:{info.names.net_ns}" if info.names.net_ns else ""
-    told = told_by(info.cgroup, *info.other_cgroups)
+    told = identity_in_paths(info.cgroup, *info.other_cgroups)
     inside = told.pod_uid or told.container_id
     return f" in {inside[:12]}" if inside else ""
 
 
 def _slurm_step(info: ProcInfo) -> str:
-    told = told_by(info.cgroup, *info.other_cgroups)
+    told = identity_in_paths(info.cgroup, *info.other_cgroups)
     job = _env(info, "SLURM_HET_JOB_ID") or told.slurm_job or _env(info, "SLURM_JOB_ID")
     step = told.slurm_step or _step_in(info)
     return f"slurm {job}{f'.{step}' if step else ''}" if job else ""
@@ -300,11 +300,11 @@ def _env(info: ProcInfo, *names: str) -> str:
     return clean(next((value for name in names if (value := info.env.get(name, "").strip())), ""), MOST_CHARS)
 
 
-def paths_that_tell(paths: Mapping[str, str], known: str) -> list[str]:
+def identifying_paths(paths: Mapping[str, str], known: str) -> list[str]:
     """Paths of all hierarchies that add something to what ``known`` holds: Slurm's job may stand in v1's freezer alone."""
     found: list[str] = []
-    told = told_by(known)
+    told = identity_in_paths(known)
     for path in dict.fromkeys(paths.values()):
-        if (more := told_by(known, *found, path)) != told:
+        if (more := identity_in_paths(known, *found, path)) != told:
             found, told = [*found, path], more
     return found

@@ -303,10 +303,10 @@ def is_new(record: Record, value: str) -> bool:
     if record.setting == "policy":
         policy, priority = value.split()
         return f"{int(policy) & ~os.SCHED_RESET_ON_FORK} {priority}" == record.new
-    return value == record.new or _is_told_as(record, value)
+    return value == record.new or _reads_as(record, value)
 
 
-def _is_told_as(record: Record, value: str) -> bool:
+def _reads_as(record: Record, value: str) -> bool:
     """True if the kernel writes a file's new text as ``value``: limits in whole pages, all limits of a disk."""
     if record.setting == DEVICE:
         return set(record.new.split()) <= set(value.split())

@@ -52,7 +52,7 @@ class ExperimentEnding(Struct):
     @property
     def told(self) -> str:
         """A line for the user: whether all is put back, and what another program has changed since."""
-        left = f"; {journals.told_theirs(self.theirs)}" if self.theirs else ""
+        left = f"; {journals.left_line(self.theirs)}" if self.theirs else ""
         return ("all is put back" if self.is_put_back else "its guardian process puts everything back") + left
 
 
@@ -331,7 +331,7 @@ def _take_lock() -> int:
         until = time.monotonic() + END_S
         while not host.is_locked(lock):
             if time.monotonic() > until:
-                raise OSError(f"no experiment: another one is under way on this machine{_told_holders(lock)}; try again when it is over")
+                raise OSError(f"no experiment: another one is under way on this machine{_holders_line(lock)}; try again when it is over")
             time.sleep(ASK_S)
         if journals.in_use():
             raise OSError("no experiment: an earlier one is just being put back; try again when that is over")
@@ -341,7 +341,7 @@ def _take_lock() -> int:
     return lock
 
 
-def _told_holders(lock: int) -> str:
+def _holders_line(lock: int) -> str:
     names = [f"{pid} of uid {min(uids)}" for pid in host.holders(lock) if (uids := _uids(pid))]
     return f" (process {', '.join(names[:1])})" if names else ""
 

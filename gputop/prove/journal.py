@@ -80,13 +80,13 @@ class Undone(Struct):
     @property
     def told(self) -> str:
         """``all is put back`` only where that was read."""
-        left = f"; {told_theirs(list(self.theirs.values()))}" if self.theirs else ""
+        left = f"; {left_line(list(self.theirs.values()))}" if self.theirs else ""
         if self.failed:
             return f"not all could be put back: {self.failed[0]}{left}"
         return f"put back{left}"
 
 
-def told_theirs(theirs: list[str]) -> str:
+def left_line(theirs: list[str]) -> str:
     """``left as it is, for another program has changed it: nice of 12 (5)``."""
     more = f" and {len(theirs) - NAMED} more" if len(theirs) > NAMED else ""
     return f"left as it is, for another program has changed it: {', '.join(theirs[:NAMED])}{more}"

@@ -155,7 +155,7 @@ def experiment(
             if keep and planned.may_keep and trial.outcome.result == "proved":
                 guard.keep()
                 found = follow(samples, trial.outcome, trial.settings.settle_s)
-                ended = f"{ended}; {told_followed(found)}"
+                ended = f"{ended}; {followed_line(found)}"
                 yield found
     finally:
         mark(f"{EXPERIMENT_ENDED} {ended}: {planned.says}")
@@ -187,7 +187,7 @@ def follow(samples: Iterator[JobSample], outcome: Outcome, settle_s: float, seco
     return KeptGain(lasted, value, gain, "steps/min" if is_steps else "% GPU work")
 
 
-def told_pair(pair: Pair, number: int, clock: str) -> str:
+def pair_line(pair: Pair, number: int, clock: str) -> str:
     """A line for a pair: ``pair 2 (on-off): 182 → 311 steps/min, +71 %``."""
     change = pair.ratio_log(clock)
     moved = _from_to(pair.off.per_min(clock), pair.on.per_min(clock), pair.off.work_pct, pair.on.work_pct)
@@ -220,7 +220,7 @@ def _moved(outcome: Outcome) -> str:
     return _from_to(*(outcome.mean(on, steps) for steps in (True, False) for on in (False, True)))
 
 
-def told_followed(found: KeptGain) -> str:
+def followed_line(found: KeptGain) -> str:
     """A line about the effect of a kept fix."""
     if found.value is None:
         return "the fix stays; the job could not be followed"

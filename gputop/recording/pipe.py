@@ -60,12 +60,12 @@ class PipeSink:
         """Queue the frame and write what the reader takes."""
         fits = len(self._pending) < self.LIMIT
         if fits:
-            self._pending += self._header_anew(frame.t_ns) + pack_frames([frame])
+            self._pending += self._new_header(frame.t_ns) + pack_frames([frame])
             self._sent_ns = frame.t_ns
         self.flush()
         return fits
 
-    def _header_anew(self, t_ns: int) -> bytes:
+    def _new_header(self, t_ns: int) -> bytes:
         """The header as bytes, if a clock has jumped since it was sent; else empty. Checked for each frame, so that none is dated wrongly:
         that takes microseconds."""
         header = clocks.dated(self._header, self._read_clocks(), t_ns)

@@ -264,10 +264,10 @@ class Recording:
     @property
     def _ends_early(self) -> bool:
         """True if the file lacks both the index that a recorder writes last and the mark that ends a collector's stream."""
-        return not (self._contents.ended and self._contents.end == self._told_until)
+        return not (self._contents.ended and self._contents.end == self._sound_until)
 
     @property
-    def _told_until(self) -> int:
+    def _sound_until(self) -> int:
         """Offset in the file up to which the recording should be complete: where another one, or alien data, begins; else the end."""
         return self._contents.another or self._size - self._alien_bytes
 
@@ -287,7 +287,7 @@ class Recording:
         if self.missing:
             parts.append(missing_words(self.missing))
         if self._ends_early and not self.growing:
-            rest = self._told_until - self._contents.end
+            rest = self._sound_until - self._contents.end
             cut = f", with {rest} bytes of a block that is not whole," if rest > 0 else ""
             parts.append(f"it was cut short, as by a kill or a full disk: up to a second at its end{cut} is missing")
         if alien := self._alien_bytes:

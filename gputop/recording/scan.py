@@ -242,7 +242,7 @@ def _read_indices(fd: int, size: int) -> list[tuple[BlockPlace, Index]]:
             index = _decode(payload_at(fd, place))
         except (*BROKEN, FormatError):
             return []
-        if not _is_true(fd, place, index) or (not chain and _tells_of_another(fd, place, index)):
+        if not _is_true(fd, place, index) or (not chain and _has_second_stream(fd, place, index)):
             return []
         chain.append((place, index))
         if not index.previous:
@@ -269,7 +269,7 @@ def _is_true(fd: int, place: BlockPlace, index: Index) -> bool:
     return max(begins, key=lambda begin: begin[1].offset)[0] is not None and all(sound)
 
 
-def _tells_of_another(fd: int, place: BlockPlace, index: Index) -> bool:
+def _has_second_stream(fd: int, place: BlockPlace, index: Index) -> bool:
     """True if the file holds a stream twice: then the last index is also true of the first one."""
     return any(begins_stream(fd, between) for between in places(fd, max(chunk.offset for chunk in index.chunks), place.offset))
 

@@ -106,7 +106,7 @@ def _group(pile: list[Stack], roles: Mapping[int, Role], totals: Counter[str]) -
     first = pile[0]
     members = tuple(Member(stack.pid, stack.tid, _label(stack, roles), _clean(stack.wait)) for stack in pile)
     return Group(
-        title=_clean(f"{_who(pile, members, roles, totals)}: {_error(pile) or _what(first)}"),
+        title=_clean(f"{_members_words(pile, members, roles, totals)}: {_error(pile) or _place(first)}"),
         rank=_rank(first, roles),
         members=members,
         frames=tuple(_frame(line, first) for line in _own_lines(first)),
@@ -132,7 +132,7 @@ def _label(stack: Stack, roles: Mapping[int, Role]) -> str:
     return _clean(name if stack.tid == stack.pid else f"{name}, thread {stack.thread or stack.tid}")
 
 
-def _who(pile: list[Stack], members: Sequence[Member], roles: Mapping[int, Role], totals: Counter[str]) -> str:
+def _members_words(pile: list[Stack], members: Sequence[Member], roles: Mapping[int, Role], totals: Counter[str]) -> str:
     """``6 of 8 workers``, ``train.py rank 0``, ``3 of 3 processes``, ``24 helper threads``."""
     rank = _rank(pile[0], roles)
     if rank == 4:
@@ -149,7 +149,7 @@ def _who(pile: list[Stack], members: Sequence[Member], roles: Mapping[int, Role]
 _PLURAL = {"trainer": "trainers", "worker": "workers", "helper": "helpers", "process": "processes"}
 
 
-def _what(stack: Stack) -> str:
+def _place(stack: Stack) -> str:
     """The call and the line of the user's code that made it; without a Python stack, the wait or system call."""
     lines = _own_lines(stack)
     if not lines:

@@ -73,7 +73,7 @@ def callers(loader: Any, request: dict[str, Any]) -> dict[str, Any]:
         key = ctypes.c_uint32(int(pid))
         bpf["scratch"][key] = bpf["scratch"].Leaf()
         bpf["readers"][key] = bpf["readers"].Leaf(*numbers)
-    uprobe = loader.import_beside("uprobe")
+    uprobe = loader.import_neighbour("uprobe")
     for library, cookies in request["libraries"]:
         uprobe.attach(library, {int(offset): cookie for offset, cookie in cookies.items()}, programs, way)
     return measured(request, lambda: calls(bpf), bpf)

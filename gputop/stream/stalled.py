@@ -59,7 +59,7 @@ def _words(pid: int, state: ProcState, board: Board, roles: Mapping[int, Role], 
     if state.state in _FREE:
         return "ahead: its queue is full" if state.state == "ahead" else ""
     if state.state == "waiting-data":
-        return f"waits for data {share:.0f} % of the time{_whom(pid, roles, states)}"
+        return f"waits for data {share:.0f} % of the time{_late_names(pid, roles, states)}"
     if state.state == "blocked":
         mostly = f", mostly on: {max(state.waits, key=lambda kind: state.waits[kind])}" if state.waits else ""
         return f"blocked {share:.0f} % of the time{mostly}"
@@ -67,7 +67,7 @@ def _words(pid: int, state: ProcState, board: Board, roles: Mapping[int, Role], 
     return text + _behind(pid, board, verdict) if state.state == "runnable" else text
 
 
-def _whom(trainer_pid: int, roles: Mapping[int, Role], states: Mapping[int, ProcState]) -> str:
+def _late_names(trainer_pid: int, roles: Mapping[int, Role], states: Mapping[int, ProcState]) -> str:
     late = [roles[pid] for pid, state in states.items() if state.starving and pid in roles and roles[pid].trainer_pid == trainer_pid]
     names = [role.label for role in sorted(late, key=lambda role: role.index or 0)]
     if not names:

@@ -113,10 +113,10 @@ def unused(stem: str, suffix: str = ".gputop") -> str:
 
 
 def _in_the_way(path: str) -> UserError:
-    return UserError(f"{clean(path)} {_what_stands_at(path)}: give another name with -o")
+    return UserError(f"{clean(path)} {_kind_at(path)}: give another name with -o")
 
 
-def _what_stands_at(path: str) -> str:
+def _kind_at(path: str) -> str:
     try:
         mode = os.lstat(path).st_mode
     except OSError:

@@ -240,7 +240,7 @@ class _Scribe:
             _put(proc, steps, {name: getattr(one, name, gpu_bytes) for name, _ in _PROC_COLUMNS}, _PROC_COLUMNS)
             proc.words |= dict.fromkeys(steps, one.state or one.kernel_state)
             proc.weight += (one.cpu_pct or 0.0) + 1e6 * (one.role != "bystander") + 1e4 * bool(one.gpus)
-            proc.told = _who(one) | {"place": ",".join(str(entry.gpu) for entry in one.gpus)}
+            proc.told = _identity(one) | {"place": ",".join(str(entry.gpu) for entry in one.gpus)}
 
     # the end
 
@@ -258,16 +258,16 @@ class _Scribe:
             "states": STATE_WORDS,
             "sources": [[one.name, one.state, clean(one.reason), clean(one.remedy)] for one in session.board.sources.values()],
             "driver": clean(str(nvml.detail.get("driver", "")), 40) if (nvml := session.board.sources.get("nvml")) else "",
-            "gpus": [self._gpu_told(row) for _, row in sorted(self.gpus.items())],
-            "lanes": self._lanes_told(),
-            "procs": [self._proc_told(proc) for proc in shown],
+            "gpus": [self._gpu_json(row) for _, row in sorted(self.gpus.items())],
+            "lanes": self._lanes_json(),
+            "procs": [self._proc_json(proc) for proc in shown],
             "procs_left_out": len(rows) - len(shown),
-            "verdicts": [[cell, _verdict_told(verdict)] for cell, verdict in self.verdicts],
+            "verdicts": [[cell, _verdict_json(verdict)] for cell, verdict in self.verdicts],
             "stacks": self.stacks, "marks": self.marks,
             **_explained(found, start_s),
         }  # fmt: skip
 
-    def _lanes_told(self) -> list[dict[str, Any]]:
+    def _lanes_json(self) -> list[dict[str, Any]]:
         order = {name: i for i, name in enumerate(LANES)}
         out, name_of = [], "SIM" if self.session.board.header.simulated else "GPU"
         for key in sorted(self.lanes, key=lambda key: (not key[0].startswith("gpu."), key[1], order[key[0]])):
@@ -286,10 +286,10 @@ class _Scribe:
             })  # fmt: skip
         return out
 
-    def _gpu_told(self, row: _ProcessCells) -> dict[str, Any]:
+    def _gpu_json(self, row: _ProcessCells) -> dict[str, Any]:
         return row.told | {"words": _runs(row.words, self.steps)} | self._numbers(row, _GPU_COLUMNS)
 
-    def _proc_told(self, proc: _ProcessCells) -> dict[str, Any]:
+    def _proc_json(self, proc: _ProcessCells) -> dict[str, Any]:
         starts = [cell for cell, _ in proc.states]
         codes = [0 if (i := bisect_right(starts, cell)) == 0 else proc.states[i - 1][1] for cell in range(self.cells)] if starts else []
         return proc.told | {"words": _runs(proc.words, self.steps), "codes": packed(codes)} | self._numbers(proc, _PROC_COLUMNS)
@@ -336,7 +336,7 @@ def _in(value: float | None, unit: int) -> int | None:
     return None if value is None else _whole(value / unit)
 
 
-def _who(one: ProcessNow) -> dict[str, Any]:
+def _identity(one: ProcessNow) -> dict[str, Any]:
     """A process by name."""
     found = one.identity or Identity()
     job = found.pod or (f"slurm {found.slurm_job_id}" if found.slurm_job_id else found.container)
@@ -354,7 +354,7 @@ def _place(proc: _ProcessCells) -> tuple[Any, ...]:
     return (role == "bystander", told.get("trainer") or told["pid"], order, told["pid"]) if role != "bystander" else (True, -proc.weight)
 
 
-def _verdict_told(verdict: Verdict) -> dict[str, Any]:
+def _verdict_json(verdict: Verdict) -> dict[str, Any]:
     return {
         "symptom": verdict.symptom, "cause": verdict.cause, "severity": verdict.severity, "headline": clean(verdict.headline),
         "detail": clean(verdict.detail), "path": _lines(verdict.path), "gpu": verdict.gpu,

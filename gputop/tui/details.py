@@ -108,7 +108,7 @@ class DetailsScreen(Box):
             role, place = session.roles_at(newer).get(self.pid), self._details.place if self._details else None
             stream = [
                 *_identity(info, role, min(self.text_width, 110)),
-                *_whose(identity_of(info, newer.header.host), role, place),
+                *_owner_lines(identity_of(info, newer.header.host), role, place),
                 *([] if self._details and self._details.priority else [pair("allowed CPUs", info.cpus_allowed or "unknown")]),
                 *_state(session, self.pid, at),
                 *_numbers(sample, rates, newer),
@@ -224,7 +224,7 @@ def _identity(info: ProcInfo, role: Role | None, width: int) -> list[Line]:
     return out
 
 
-def _whose(found: Identity, role: Role | None, place: Place | None) -> list[Line]:
+def _owner_lines(found: Identity, role: Role | None, place: Place | None) -> list[Line]:
     """Training, pod, container, Slurm job; for a trainer also why one is unknown. What ``place`` shows is left out here."""
     step = f".{found.slurm_step}" if found.slurm_step else ""
     words: dict[str, list[str | None]] = {

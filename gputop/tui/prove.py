@@ -122,7 +122,7 @@ class ProveScreen(Box):
         trial, ending = Trial(replace(suspicion.settings, pulse_s=planned.pulse_s), suspicion.case.cause), ExperimentEnding()
         for event in prove.experiment(self._samples(watch, suspicion), planned, trial, send_mark, False, ending):
             if isinstance(event, Pair):
-                yield prove.told_pair(event, len(trial.pairs), trial.clock), ""
+                yield prove.pair_line(event, len(trial.pairs), trial.clock), ""
             elif isinstance(event, Outcome):
                 yield "", ""
                 yield prove.told(planned.says, event), STYLES[event.result]

@@ -104,7 +104,7 @@ class StacksScreen(Box):
     def _why_none(self, at_ns: int) -> list[str]:
         """Lines on why that moment has no stacks, and which moments have some. Hold the session's lock."""
         session, pids = self.session, self.pids
-        whose = "" if pids is None else f" of {self._who_is(pids[0])}"
+        whose = "" if pids is None else f" of {self._label(pids[0])}"
         said = [f"none{whose} were taken from {self._clock(session.oldest_ns)} to {self._clock(at_ns)}"]
         said.append(_WHEN)
         if later := [t_ns for t_ns, _ in session.stacks_of(pids) if t_ns > at_ns]:
@@ -151,7 +151,7 @@ class StacksScreen(Box):
         shown = [TextLine("error", f"process {pid}: {reason}") for pid, reason in failed.items()]
         weighted: list[Weighted] = []
         for one in found:
-            name = self._who_is(one.pid)
+            name = self._label(one.pid)
             shown += [*main_thread_lines(one, name), TextLine("blank", "")]
             weighted += [((name, *frames), count) for frames, count in one.stacks]
         return Taken(f"where {SAMPLE_S:.0f} s of the main thread went, by line", shown, weighted)
@@ -173,10 +173,10 @@ class StacksScreen(Box):
             found = on_demand.watch_off_cpu(pids)
         except Unavailable as error:
             return Taken("off-CPU stacks need eBPF", [TextLine("error", f"{error.reason}; {error.remedy}")])
-        lines = offcpu_lines(found, {pid: self._who_is(pid) for pid in pids})
+        lines = offcpu_lines(found, {pid: self._label(pid) for pid in pids})
         return Taken("where main threads waited in the kernel", lines, on_demand.weigh_off_cpu(found.stacks))
 
-    def _who_is(self, pid: int) -> str:
+    def _label(self, pid: int) -> str:
         return self._roles[pid].label if pid in self._roles else f"process {pid}"
 
     def _start(self, status: str, job: Callable[[], Taken]) -> None:

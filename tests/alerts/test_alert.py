@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from gputop.alerts.alert import BEGIN, END, MOST_TEXT, Damper, Teller
+from gputop.alerts.alert import BEGIN, END, MOST_TEXT, Damper, IncidentFilter
 from gputop.findings.verdict import Culprit, Incident
 from gputop.model.frame import SECOND_NS
 from gputop.stream.following import Following
@@ -20,7 +20,7 @@ HEALTHY_EACH = 3  # of the recorded healthy workloads one of so many is looked a
 
 
 def test_an_incident_is_told_once_when_it_begins_and_once_when_it_ends() -> None:
-    teller, one = Teller("medium"), incident()
+    teller, one = IncidentFilter("medium"), incident()
     assert teller.news([one]) == [(BEGIN, one)]
     one.lost_s, one.severity = 30.0, "high"
     assert teller.news([one]) == []
@@ -30,7 +30,7 @@ def test_an_incident_is_told_once_when_it_begins_and_once_when_it_ends() -> None
 
 
 def test_it_is_told_when_it_has_come_to_the_severity_and_stays_told_below_it() -> None:
-    teller, one = Teller("medium"), incident(severity="low")
+    teller, one = IncidentFilter("medium"), incident(severity="low")
     assert teller.news([one]) == []
     one.severity = "medium"
     assert teller.news([one]) == [(BEGIN, one)]
@@ -42,17 +42,17 @@ def test_it_is_told_when_it_has_come_to_the_severity_and_stays_told_below_it() -
 
 @pytest.mark.parametrize("changed", [{"cause": "pause", "severity": "high"}, {"severity": "info"}, {"end_ns": 1}])
 def test_a_pause_is_never_told_nor_what_is_no_fault_or_over(changed: dict[str, object]) -> None:
-    assert Teller("low").news([incident(**changed)]) == []
+    assert IncidentFilter("low").news([incident(**changed)]) == []
 
 
 def test_two_at_once_are_two_and_ids_of_another_boot_are_others() -> None:
-    teller = Teller("low")
+    teller = IncidentFilter("low")
     assert len(teller.news([incident(1), incident(2, cause="disk-io")])) == 2
     assert [event for event, _ in teller.news([incident(1, start_ns=99 * SECOND_NS)])] == [END, END, BEGIN]
 
 
 def test_one_that_turned_out_to_be_part_of_another_is_over() -> None:
-    teller, one, hang = Teller("medium"), incident(1), incident(2, cause="hung-worker")
+    teller, one, hang = IncidentFilter("medium"), incident(1), incident(2, cause="hung-worker")
     teller.news([one])
     assert teller.news([hang]) == [(END, one), (BEGIN, hang)]
 
@@ -155,7 +155,7 @@ def test_what_is_not_known_is_left_out_of_the_facts() -> None:
 
 
 def test_a_stream_with_a_fault_is_told_within_seconds() -> None:
-    scene, following, teller, told = contended(), Following(), Teller("medium"), []
+    scene, following, teller, told = contended(), Following(), IncidentFilter("medium"), []
     following.restate(scene.board.header)
     for _ in range(80):
         following.take(scene.next_frame(0.1))
@@ -173,7 +173,7 @@ def test_recorded_healthy_workloads_raise_no_alert() -> None:
         if seen % HEALTHY_EACH:
             continue
         for mode in run.streams:
-            following, teller = Following(), Teller("medium")
+            following, teller = Following(), IncidentFilter("medium")
             for _ in following.through(run.items(mode)):
                 raised += [(run.workload, mode, one.cause) for _, one in teller.news(following.engine.incidents)]
     assert seen >= 25

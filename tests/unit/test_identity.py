@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from gputop.model.frame import Names, ProcInfo
-from gputop.model.identity import FIELDS, CgroupIdentity, JobKey, identity_of, job_key, paths_that_tell, told_by, told_by_mounts
+from gputop.model.identity import (
+    FIELDS,
+    CgroupIdentity,
+    JobKey,
+    identifying_paths,
+    identity_in_mounts,
+    identity_in_paths,
+    identity_of,
+    job_key,
+)
 
 ID = "3f2a" * 16
 UID = "12345678-1234-1234-1234-123456789abc"
@@ -130,7 +139,7 @@ PATHS: list[tuple[str, CgroupIdentity]] = [
 
 @pytest.mark.parametrize(("path", "told"), PATHS)
 def test_what_the_path_of_a_control_group_tells(path: str, told: CgroupIdentity) -> None:
-    assert told_by(path) == told
+    assert identity_in_paths(path) == told
 
 
 def test_the_fixtures_are_enough() -> None:
@@ -140,17 +149,17 @@ def test_the_fixtures_are_enough() -> None:
 def test_slurms_job_may_stand_in_another_hierarchy_than_the_container() -> None:
     step = "/slurm/uid_0/job_4/step_1/task_0"
     paths = {"cpu": f"/docker/{ID}", "memory": f"/docker/{ID}", "freezer": step, "cpuset": step, "": "/user.slice", "pids": "/"}
-    assert paths_that_tell(paths, paths["cpu"]) == [step]
-    assert told_by(paths["cpu"], step) == CgroupIdentity("Docker", ID, "", "", "4", "1", "0")
-    assert paths_that_tell({"": "/user.slice", "cpu": "/a"}, "/a") == []
+    assert identifying_paths(paths, paths["cpu"]) == [step]
+    assert identity_in_paths(paths["cpu"], step) == CgroupIdentity("Docker", ID, "", "", "4", "1", "0")
+    assert identifying_paths({"": "/user.slice", "cpu": "/a"}, "/a") == []
 
 
 def test_mounts_tell_where_a_namespace_hides_the_path() -> None:
     roots = ["/", f"/var/lib/kubelet/pods/{UID}/etc-hosts",
              f"/var/lib/containerd/io.containerd.grpc.v1.cri/sandboxes/{ID}/resolv.conf"]  # fmt: skip
-    assert told_by_mounts(roots) == CgroupIdentity("containerd", "", UID)
-    assert told_by_mounts([f"/var/lib/docker/containers/{ID}/hostname"]) == CgroupIdentity("Docker", ID)
-    assert told_by_mounts([f"/var/lib/containers/storage/overlay-containers/{ID}/userdata/hostname"]) == CgroupIdentity("Podman", ID)
+    assert identity_in_mounts(roots) == CgroupIdentity("containerd", "", UID)
+    assert identity_in_mounts([f"/var/lib/docker/containers/{ID}/hostname"]) == CgroupIdentity("Docker", ID)
+    assert identity_in_mounts([f"/var/lib/containers/storage/overlay-containers/{ID}/userdata/hostname"]) == CgroupIdentity("Podman", ID)
 
 
 def test_each_part_is_known_or_has_its_reason() -> None:

@@ -57,7 +57,7 @@ def _rivals(job: JobFacts, facts: Facts) -> list[Taker]:
 def _tell(job: JobFacts, facts: Facts) -> Finding:
     cpus, takers = capacity(job, facts), culprits(job, facts)
     late = [worker for worker in job.workers if worker.state.fractions.get("runnable", 0.0) >= policy.FIFTH]
-    subject, share = _who_is_late(job, late)
+    subject, share = _late_part(job, late)
     taken = min(float(len(cpus.allowed)), max(cpus.taken, sum(taker.cores for taker in takers)))
     if cpus.pinned:
         taken = cpus.taken  # the takers also ran on CPUs that the job may not use
@@ -74,7 +74,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, (*_fixes(takers, job, facts), *_moving(late, cpus, facts)), blame(takers, facts.seconds), victims)
 
 
-def _who_is_late(job: JobFacts, late: list[ProcFacts]) -> tuple[str, float]:
+def _late_part(job: JobFacts, late: list[ProcFacts]) -> tuple[str, float]:
     """(name, share of the time runnable) of what is late: workers, else the trainer, or the threads or programs that it waits for."""
     if late:
         return f"{len(late)} of {counted(len(job.workers), 'worker')}", sum(worker.runnable for worker in late) / len(late)

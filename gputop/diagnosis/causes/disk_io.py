@@ -13,7 +13,7 @@ import re
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.facts.facts import Facts, JobFacts, Mover
-from gputop.diagnosis.facts.feeders import programs_wait, who_waits
+from gputop.diagnosis.facts.feeders import programs_wait, waiting_part
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.graph import owners, shell
 from gputop.diagnosis.graph.edges import Leaf
@@ -37,7 +37,7 @@ def _part(walk: Walk, leaf: Leaf) -> float:
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    procs, who, share = who_waits(job, facts, "disk", _share)
+    procs, who, share = waiting_part(job, facts, "disk", _share)
     writes = job.trainer in procs and _writes(job, facts)
     rate = sum(proc.read_bytes_per_s or 0.0 for proc in procs) or None  # None: programs read for them
     (device, busy), limit = facts.host.disk_busy or ("", 0.0), job.limits.read_limit

@@ -38,12 +38,12 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
         return _tell_of_unheard(job)
     if (job.programs.stopped or job.programs.mute) and not hung:
         return _tell_of_programs(job)
-    if stuck.nobody_moves(job):
+    if stuck.is_still(job):
         return _tell_of_all(job, facts)
     others = "the others cannot deliver in its place" if rests else "the others go on without it"
     others = "none is left to deliver" if len(hung) == len(job.workers) else others
     victims = tuple(worker.pid for worker in hung)
-    return Finding(filled("{}; {}", _who_is_how(hung), others), tuple(map(_evidence, hung)), tuple(_fixes(hung, job, facts)), (), victims)
+    return Finding(filled("{}; {}", _states_line(hung), others), tuple(map(_evidence, hung)), tuple(_fixes(hung, job, facts)), (), victims)
 
 
 def _tell_of_programs(job: JobFacts) -> Finding:
@@ -111,7 +111,7 @@ def _alike(workers: list[ProcFacts], key: Callable[[ProcFacts], str]) -> dict[st
     return alike
 
 
-def _who_is_how(workers: list[ProcFacts]) -> str:
+def _states_line(workers: list[ProcFacts]) -> str:
     told = (filled("{} {} {}", _listed(some), "is" if len(some) == 1 else "are", how) for how, some in _alike(workers, _how).items())
     return joined(", ", told)
 

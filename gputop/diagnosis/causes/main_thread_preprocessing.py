@@ -55,7 +55,7 @@ def asks_programs(job: JobFacts) -> bool:
     return bool(job.workers) and not job.loader.births and job.trainer.children >= policy.AT_WORK
 
 
-def _told(job: JobFacts, facts: Facts) -> _MainThreadWork:
+def _finding(job: JobFacts, facts: Facts) -> _MainThreadWork:
     most, cost = _most(job)
     pid, share = job.trainer.pid, filled("{:.0f}% of the time", 100 * cost)
     stacks = filled("gputop stacks {:pid} --duration 10", pid)
@@ -100,8 +100,8 @@ def _loading(job: JobFacts, facts: Facts) -> tuple[Fix, ...]:
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    told, compiles = _told(job, facts), starts.is_compiling(job)
-    does, fixes = (starts.compiling_told(job), starts.FIXES) if compiles else (told.does, told.fixes)
+    told, compiles = _finding(job, facts), starts.is_compiling(job)
+    does, fixes = (starts.compiling_text(job), starts.FIXES) if compiles else (told.does, told.fixes)
     ahead = sum(worker.ahead for worker in job.workers) / len(job.workers) if job.workers else None
     workers = filled("its {} {}", counted(len(job.workers), "worker"), "is" if len(job.workers) == 1 else "are")
     alone = "it has no workers" if advice.loading(job, facts).has_workers else "nothing else prepares its input"

@@ -12,7 +12,7 @@ from operator import itemgetter
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.facts.facts import Facts, JobFacts
-from gputop.diagnosis.facts.feeders import who_waits
+from gputop.diagnosis.facts.feeders import waiting_part
 from gputop.diagnosis.facts.life import has_peers
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.waits import DISK, NETWORK, is_fuse
@@ -31,7 +31,7 @@ def _part(walk: Walk, leaf: Leaf) -> float:
 
 
 def _tell(job: JobFacts, facts: Facts) -> Finding:
-    procs, who, share = who_waits(job, facts, "network", _share)
+    procs, who, share = waiting_part(job, facts, "network", _share)
     rate, lost = facts.host.net_rx_bytes_per_s, facts.host.retrans_per_s
     evidence = (
         percent("network_pct", share, filled("of the time of {} asleep on sockets or a network file system", who)),

@@ -92,7 +92,7 @@ def _busiest(job: JobFacts) -> tuple[str, float]:
 
 def _does(job: JobFacts) -> str:
     if starts.is_compiling(job):
-        return filled("it {}", starts.compiling_told(job))
+        return filled("it {}", starts.compiling_text(job))
     does = (
         "it waits for programs of its own"
         if job.loader.by_itself or waits_for_programs(job)

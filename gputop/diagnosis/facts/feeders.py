@@ -88,7 +88,7 @@ def programs_sleep(job: JobFacts, facts: Facts) -> float:
     return 0.0 if programs_at_work(job, facts) else met[waits.TIMER] / max(1, _samples(met))
 
 
-def who_waits(job: JobFacts, facts: Facts, kind: str, share: Callable[[ProcFacts], float]) -> tuple[list[ProcFacts], str, float]:
+def waiting_part(job: JobFacts, facts: Facts, kind: str, share: Callable[[ProcFacts], float]) -> tuple[list[ProcFacts], str, float]:
     """(processes, their name in words, share of time) that wait for ``kind``: ``disk`` or ``network``. For threads and programs it is the
     share of samples. ``share``: function that returns how long a process's main thread waited.
 

@@ -117,6 +117,6 @@ def is_compiling(job: JobFacts) -> bool:
     return job.cpus.compiling >= policy.TENTH
 
 
-def compiling_told(job: JobFacts) -> str:
+def compiling_text(job: JobFacts) -> str:
     """Words for what a compiling trainer does."""
     return filled("compiles, torch.compile's processes run on {:.1f} CPUs", job.cpus.compiling)

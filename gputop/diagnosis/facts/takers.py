@@ -484,11 +484,11 @@ def _apart(strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> d
         if pid not in board.procs and stranger.info is not None:
             ended.setdefault(stranger.info.ppid, []).append(pid)
 
-    told = _told_ns(ended, strangers, board, oldest_ns)
+    told = _counted_ns(ended, strangers, board, oldest_ns)
     return {parent: sum(told.get(pid, 0) for pid in pids) for parent, pids in ended.items() if parent in board.procs}
 
 
-def _told_ns(ended: Mapping[int, list[int]], strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> dict[int, int]:
+def _counted_ns(ended: Mapping[int, list[int]], strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> dict[int, int]:
     """Pid of each ended process -> its CPU time in ns, including ended descendants, that is not to be counted again; deepest first. Cycles
     in recorded parents are ignored."""
     told: dict[int, int] = {}

@@ -269,7 +269,7 @@ def _tell(incident: Incident, case: _GrowingQuantity, left: _Left, swaps: bool, 
     steady, copied = case.steady, _copied(case)
     memory = "GPU memory" if incident.gpu is not None else "room" if left.room.key == SHM else "memory"
     end = "swapping begins" if swaps and left.room.key == "host" else filled("out of {}", memory)
-    case.series.grows = filled("{} by {}", _who(case), _rate(steady.per_s))
+    case.series.grows = filled("{} by {}", _subject(case), _rate(steady.per_s))
     incident.headline = filled("{}: {} in {}{}", case.series.grows, end, span_words(left.s), _band(left))
     incident.detail = filled("{} in the last {}; {}", _size(steady.grown), span_words(steady.seconds), left.room.text)
     sharp = steady.high_per_s - steady.low_per_s <= policy.HALF * steady.per_s
@@ -290,7 +290,7 @@ def _end(series: _Quantity, t_ns: int) -> None:
     series.last = None
 
 
-def _who(case: _GrowingQuantity) -> str:
+def _subject(case: _GrowingQuantity) -> str:
     trainer = filled("{} ({})", case.job.trainer.role.label, case.job.trainer.pid)
     if case.part == WORKERS:
         count = len(case.series.held)

@@ -267,7 +267,7 @@ def _not_known(change: str, why: str) -> WhatIf:
 def predict(readings: Sequence[Reading], workers: int) -> WhatIf:
     """Prediction for one number of workers. Called by tests/experiments/whatif_pairs.py alone."""
     mean, around, alike = _mean(readings)
-    return _told_of(mean, around, alike, _of_workers(mean, workers))
+    return _prediction(mean, around, alike, _of_workers(mean, workers))
 
 
 def _mean(readings: Sequence[Reading]) -> tuple[Pipeline, Around, list[Reading]]:
@@ -289,7 +289,7 @@ def _mean(readings: Sequence[Reading]) -> tuple[Pipeline, Around, list[Reading]]
     return replace(last, **means), around, alike
 
 
-def _told_of(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _AssumedChange, bound: float = inf) -> WhatIf:
+def _prediction(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _AssumedChange, bound: float = inf) -> WhatIf:
     most, least = min(bound, _most(mean, one.kind)), 0.0 if one.gives_work else 1.0
     factor, low, high = (round(max(least, min(value, most)), 2) for value in _band(mean, around, alike, one))
     return WhatIf(one.words, factor, low, high, one.assumes)

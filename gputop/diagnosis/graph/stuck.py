@@ -48,7 +48,7 @@ def all_are_dead(job: JobFacts) -> bool:
     return bool(job.workers) and dead and job.trainer.still_s >= policy.STUCK_S
 
 
-def nobody_moves(job: JobFacts) -> bool:
+def is_still(job: JobFacts) -> bool:
     """True if trainer and workers stand still after steady work, and none waits on a queue with a time limit."""
     asked = any(waits.QUEUE in proc.kinds for proc in (job.trainer, *job.workers))
     return job.life.still_s >= policy.STUCK_S and bool(job.workers) and not asked and all(gpu.stretch_s > 0.0 for gpu in job.gpus)

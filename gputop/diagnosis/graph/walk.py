@@ -48,7 +48,7 @@ def walk(job: JobFacts, facts: Facts, cause: str, culprits: Sequence[Culprit]) -
     leaf, trail = way or LeafTrail()
     one = _Steps(job, facts, culprits, leaf)
     if cause == "hung-worker" and leaf.resource:
-        return one.of_who_hangs()
+        return one.of_hung_part()
     if leaf.resource == "gpu" or (leaf.resource == "launch" and not trail):
         return _of_gpu(job, leaf.holder if leaf.resource == "gpu" else "light")
     if leaf.resource in ("turn", "copy"):
@@ -210,7 +210,7 @@ class _Steps(Struct):
         step = PathStep(culprit.pid, name, round(min(1.0, share), 4), "runs", "", measured)
         return who(culprit.pid, name) + (f" and {more} more" if more else ""), (step,)
 
-    def of_who_hangs(self) -> tuple[PathStep, ...]:
+    def of_hung_part(self) -> tuple[PathStep, ...]:
         """The path of a trainer that waits for a worker or program that stands still, or for a reader of its output."""
         job, trainer = self.job, self.job.trainer
         share, measured = job.data or (job.idle if job.idle is not None else 1.0), not trainer.state.inferred

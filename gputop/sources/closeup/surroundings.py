@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from gputop.model.identity import told_by, told_by_mounts
+from gputop.model.identity import identity_in_mounts, identity_in_paths
 
 HIDDEN = "(hidden)"
 VALUE_CHARS = 2000  # characters of one variable shown; a choice
@@ -47,7 +47,7 @@ class Container(Struct, frozen=True):
 
 def container_of(cgroups: Sequence[str], roots: Sequence[str], environment: Mapping[str, str]) -> Container | None:
     """Container of a process with these cgroup paths, roots of mounts (mountinfo field 4) and environment; None if they name none."""
-    told, mounted = told_by(*cgroups), told_by_mounts(roots)
+    told, mounted = identity_in_paths(*cgroups), identity_in_mounts(roots)
     pod = told.pod_uid or mounted.pod_uid
     for one in (told, mounted):
         if one.container_id:
@@ -62,7 +62,7 @@ def container_of(cgroups: Sequence[str], roots: Sequence[str], environment: Mapp
 
 def slurm_of(cgroups: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
     """Facts of `_SLURM`, from the cgroup if it has the job, else from the environment; empty outside Slurm."""
-    path = told_by(*cgroups)
+    path = identity_in_paths(*cgroups)
     told = {"job": path.slurm_job, "step": path.slurm_step, "task": path.slurm_task} if path.slurm_job else {}
     told = {fact: value for fact, value in told.items() if value}
     for fact, names in _SLURM.items():

@@ -63,7 +63,7 @@ def import_bcc() -> Any:
     raise Failure(f"{sys.executable} has no bcc ({missing})", INSTALL_BCC)
 
 
-def import_beside(name: str) -> Any:
+def import_neighbour(name: str) -> Any:
     """A module in this file's folder. With its folder in sys.path, sched.py there would hide the standard library's."""
     spec: Any = importlib.util.spec_from_file_location(name, os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py"))
     module = importlib.util.module_from_spec(spec)
@@ -74,7 +74,7 @@ def import_beside(name: str) -> Any:
 
 def read_layout(path: str) -> tuple[dict[str, int], str]:
     """(macros with this kernel's offsets, ""); or ({}, why) without BTF, in which case the plain tracepoints are used."""
-    btf = import_beside("btf")
+    btf = import_neighbour("btf")
     try:
         return btf.task_layout(path), ""
     except btf.BtfError as error:
@@ -111,7 +111,7 @@ def load_uprobes(bpf: Any, names: tuple[str, ...]) -> tuple[list[int], str]:
     for expected, way in ((UPROBE_MULTI, "multi"), (0, "perf")):
         programs = [load_program(bpf.dump_func(name.encode()), expected) for name in names]
         # Linux before 6.6 loads a program for uprobe_multi, but cannot attach it.
-        if min(programs) >= 0 and (way == "perf" or import_beside("uprobe").takes_multi(programs[0])):
+        if min(programs) >= 0 and (way == "perf" or import_neighbour("uprobe").takes_multi(programs[0])):
             return programs, way
     return [], ""
 

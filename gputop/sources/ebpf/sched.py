@@ -76,7 +76,7 @@ class SchedReader:
         self._threads, self._dead, self._histograms = maps["threads"], maps["dead"], maps["histograms"]
         self._deaths, self._dead_before = maps["deaths"], b""
         calls = Calls()
-        calls.tell_probe(maps["arguments"])
+        calls.send_to_probe(maps["arguments"])
         self._preempts, self._wakeups = _Preempts(maps["preempts"]), WakeReader(maps["wakeups"], calls)
         self._since: dict[int, int] = {}  # (tid | pid << 32) -> `since` of the record sent last
         self._sums: dict[int, tuple[int, int]] = {}  # tid -> (on-CPU ns, runnable ns) sent last, of threads sent in every drain

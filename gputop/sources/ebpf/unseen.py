@@ -63,7 +63,7 @@ class Unseen(Generic[Sample]):
         for sample in samples:
             key = self._key(sample)
             before = self.latest.get(key)
-            if before is not None and self._is_anew(before, sample):
+            if before is not None and self._restarted(before, sample):
                 extra = self._extra.setdefault(key, {})
                 for field, value in self._counts(before).items():
                     extra[field] = extra.get(field, 0.0) + value
@@ -121,13 +121,13 @@ class Unseen(Generic[Sample]):
             counts.update(getattr(sample, "hist"))  # noqa: B009 - not every kind of sample has one
         return counts
 
-    def _is_anew(self, before: Sample, sample: Sample) -> bool:
+    def _restarted(self, before: Sample, sample: Sample) -> bool:
         """True if its entry was deleted, and counts from 0 again."""
         return bool("times" in self._fields and getattr(sample, "times") < getattr(before, "times"))  # noqa: B009
 
     def _growth(self, key: Any, before: Sample | None, sample: Sample, ns: int) -> Counts:
         grown = self._counts(sample)
-        if before is not None and not self._is_anew(before, sample):
+        if before is not None and not self._restarted(before, sample):
             for field, value in self._counts(before).items():
                 grown[field] = grown.get(field, 0.0) - value
         if key in self._lasted:

@@ -68,7 +68,7 @@ class Calls:
         }  # fmt: skip
         self._kinds = {numbers[name]: kind for kind, names in _KINDS.items() for name in names.split() if name in numbers}
 
-    def tell_probe(self, table: Map) -> None:
+    def send_to_probe(self, table: Map) -> None:
         """Write into the map the arguments, by call, that the probe has to look at."""
         for number, code in self.arguments.items():
             table.put(number, code.to_bytes(4, "little"))

@@ -43,7 +43,7 @@ class WatchedGpu:
         self.index = index
         self.polls: deque[Poll] = deque(maxlen=_MOST_POLLS)
         self.absent = ""  # why it cannot be read at all, empty while it can
-        self._told_unread = ""  # why it was told that nothing can be read, empty while something can
+        self._reported_unread = ""  # why it was told that nothing can be read, empty while something can
         self._interval_ns = interval_ns
         self._handle: object = None
         self._epoch = 0
@@ -71,14 +71,14 @@ class WatchedGpu:
         if self._handle is None and not self._attach(beat_ns):
             return
         self._poll(self.fast, beat_ns)
-        self._tell_unread()
+        self._report_unread()
         if not self.slow.is_polled and beat_ns >= self._slow_due_ns:
             self._start_slow(beat_ns)
 
-    def _tell_unread(self) -> None:
-        """True while each call for the GPU fails, so that nothing is known about it."""
-        if not self.absent and self.unread != self._told_unread:
-            unread = self._told_unread = self.unread
+    def _report_unread(self) -> None:
+        """Report once when all calls for the GPU begin to fail, and when one works again."""
+        if not self.absent and self.unread != self._reported_unread:
+            unread = self._reported_unread = self.unread
             self.polls.append(Poll(monotonic_ns(), {} if unread else {"lost": False}, {"lost": unread} if unread else {}))
 
     def _start_slow(self, beat_ns: int) -> None:
@@ -165,7 +165,7 @@ class WatchedGpu:
         if self.absent == reason:
             return
         self.absent = reason
-        self._handle, self._told_unread = None, ""
+        self._handle, self._reported_unread = None, ""
         fields = READ_FIELDS if self._epoch else NEVER_READ
         missing = dict.fromkeys(fields if lost else (*fields, "lost"), reason)
         self.polls.append(Poll(monotonic_ns(), {"lost": True} if lost else {}, missing))

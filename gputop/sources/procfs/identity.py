@@ -11,7 +11,7 @@ from functools import lru_cache
 import msgspec
 
 from gputop.model.frame import ProcInfo
-from gputop.model.identity import paths_that_tell
+from gputop.model.identity import identifying_paths
 from gputop.model.roles import ENV_OF_INTEREST
 from gputop.sources import parse
 from gputop.sources.files import read_once
@@ -87,7 +87,7 @@ def _cgroups(data: bytes) -> tuple[str, str, list[str]]:
     """(``cgroup``, ``cpu_cgroup``, ``other_cgroups``) of a `ProcInfo`. Do not change the list: it is cached."""
     paths = parse.cgroups(data)
     cgroup, cpu_cgroup = parse.main_cgroup(paths), paths.get("cpu", "")
-    return cgroup, "" if cpu_cgroup == cgroup else cpu_cgroup, paths_that_tell(paths, cgroup)
+    return cgroup, "" if cpu_cgroup == cgroup else cpu_cgroup, identifying_paths(paths, cgroup)
 
 
 def _ns_pid(status: bytes, pid: int) -> int | None:

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from gputop.model.frame import SECOND_NS, Names, ProcInfo
-from gputop.model.identity import BY_HOSTNAME, CgroupIdentity, told_by, told_by_mounts
+from gputop.model.identity import BY_HOSTNAME, CgroupIdentity, identity_in_mounts, identity_in_paths
 from gputop.sources import parse
 from gputop.sources.files import mounted, why
 from gputop.system.decoding import BROKEN
@@ -137,7 +137,7 @@ class _NameLookup:
         self.missing: dict[str, str] = {}
         self._net_ns = self._read_net_ns()
         self._hostname = self._read_hostname()
-        self.told = self._read_told()
+        self.told = self._read_identity()
         self._refused = ""  # the first file that only root may read
 
     def names(self) -> Names:
@@ -263,9 +263,9 @@ class _NameLookup:
             return ""
         return parse.environ(data, frozenset((b"HOSTNAME",))).get("HOSTNAME", "")
 
-    def _read_told(self) -> CgroupIdentity:
+    def _read_identity(self) -> CgroupIdentity:
         """Read container, pod and Slurm job from the process's control groups; if a namespace hides these, from its mounts."""
-        told = told_by(self._info.cgroup, *self._info.other_cgroups)
+        told = identity_in_paths(self._info.cgroup, *self._info.other_cgroups)
         if told.container_id or self._info.cgroup not in ("", "/"):
             return told
         path = f"{self._folder}mountinfo"
@@ -274,7 +274,7 @@ class _NameLookup:
         except OSError as error:
             self.missing["mounts"] = why(error)
             return told
-        seen = told_by_mounts(mount.root for mount in mounted(path))
+        seen = identity_in_mounts(mount.root for mount in mounted(path))
         self.found = {"container_id": seen.container_id, "runtime": seen.runtime, "pod_uid": seen.pod_uid}
         return msgspec.structs.replace(told, container_id=seen.container_id, runtime=seen.runtime, pod_uid=told.pod_uid or seen.pod_uid)
 

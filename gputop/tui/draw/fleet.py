@@ -348,7 +348,7 @@ def _columns_of_jobs(width: int) -> list[TableColumn]:
         TableColumn("STEP/S", 7, lambda job: ("–" if job.steps_per_s is None else f"{job.steps_per_s:.2f}", "")),
         TableColumn("LOST", 6, _loss_of_one), _left("VERDICT", verdict, _verdict_of),
     ]  # fmt: skip
-    return [*near, _left("WHO", width - total(near) - 1, lambda job: (_who(job), ""))] if width >= WIDE else near
+    return [*near, _left("WHO", width - total(near) - 1, lambda job: (_ranks_words(job), ""))] if width >= WIDE else near
 
 
 def _verdict_of(job: Job) -> Span:
@@ -361,7 +361,7 @@ def _loss_of_one(one: Job | JobRank) -> Span:
     return _percent(one.lost), _loss_colour(one.lost)
 
 
-def _who(job: Job) -> str:
+def _ranks_words(job: Job) -> str:
     where = fold_hosts(job.hosts)
     if not job.late:
         return where

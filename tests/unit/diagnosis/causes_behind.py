@@ -224,7 +224,7 @@ def stopped_programs() -> Scene:
     return scene.add(*(Proc(900 + i, 100, cmdline=["python", "serve.py"], looks=[SOCKET | {"state": "T"}]) for i in range(2)))
 
 
-def nobody_moves() -> Scene:
+def is_still() -> Scene:
     """A pool's process was killed and replaced: its batch never comes, and nobody has anything to do."""
     scene = starved(util=100.0, workers=0)
     scene.procs[100].looks, scene.probed, scene.wakeups = [AWAIT], True, {(100, 999): 0.0}
@@ -503,7 +503,7 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     threads_that_are_waited_for_one_at_a_time: ("input-bound", "slow-transform"),
     executors_thread: ("input-bound", "lock-contention"),
     stopped_programs: ("input-bound", "hung-worker"),
-    nobody_moves: ("input-bound", "hung-worker"),
+    is_still: ("input-bound", "hung-worker"),
     nobody_has_moved_yet: ("input-bound", "hung-worker"),
     all_dead_before_anybody_looked: ("input-bound", "hung-worker"),
     whose_log_nobody_reads: ("wait-heavy", "hung-worker"),
