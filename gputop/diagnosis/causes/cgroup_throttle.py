@@ -43,7 +43,8 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
 
 def _throttled(job: JobFacts) -> tuple[int, ...] | None:
     """Pids of the job's processes that ran within the quota; None if they are not the job's, such as a feeder's."""
-    inside = (one for one in (job.trainer, *job.workers) if job.limits.quota_path and shell.holds_group(job.quota_path, one.info.cgroup))
+    path = job.limits.quota_path
+    inside = (one for one in (job.trainer, *job.workers) if path and shell.holds_group(path, one.info.cgroup))
     return tuple(one.pid for one in inside if one.run + one.others_run + one.runnable >= policy.HARDLY) or None
 
 

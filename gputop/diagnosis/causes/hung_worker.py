@@ -81,7 +81,7 @@ def _tell_of_unheard(job: JobFacts) -> Finding:
 def _tell_of_all(job: JobFacts, facts: Facts) -> Finding:
     still_s = job.trainer.still_s
     odd = min(_alike(job.workers, _kind).values(), key=len)
-    unlike = filled("; {}, unlike the others", _who_is_how(odd)) if 2 * len(odd) < len(job.workers) else ""
+    unlike = filled("; {}, unlike the others", _states_line(odd)) if 2 * len(odd) < len(job.workers) else ""
     lost = " a worker has died lately, and" if job.loader.births else ""
     evidence = Evidence("still_s", round(still_s, 1), "s", "the trainer and all of its workers have neither run nor switched")
     dead = [worker for worker in job.workers if _how(worker) == "dead"]

@@ -226,14 +226,14 @@ def options(
     found = [_not_known(NUMBERS, around.unknown)] if around.unknown and has_workers else []
     if cause == "host-optimizer":  # no worker can take that over
         own, around = around.moves, replace(around, moves=0.0)
-        found += [_told_of(mean, around, alike, _on_gpu(own), inf if bound is None else bound)] if own >= WORTH else []
+        found += [_prediction(mean, around, alike, _on_gpu(own), inf if bound is None else bound)] if own >= WORTH else []
     elif has_workers and not around.counts_launches and cause not in SAME["main"]:
         found += _without_launches(mean, around)
         around = replace(around, moves=0.0)
     numbers: list[WhatIf] = []
     for one in _changes(mean, around, cause, culprits, advised):
         most = bound if bound is not None and cause in SAME[one.kind] else inf
-        (numbers if one.kind == "workers" else found).append(_told_of(mean, around, alike, one, most))
+        (numbers if one.kind == "workers" else found).append(_prediction(mean, around, alike, one, most))
     found += _not_against([one for one in numbers if (one.factor or 0.0) > 1.0 + NOTHING], numbers, mean.workers, advised)
     if cause == "small-kernels":  # a GPU counts as busy while the smallest of kernels runs on it
         found = [_not_known(one.change, "kernels this short do not fill it") if _is_faster_gpu(one) else one for one in found]
