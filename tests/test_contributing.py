@@ -223,11 +223,11 @@ def test_a_cause(tree: Tree) -> None:
     body = '''
 """answer: a cause for a test."""
 
-from gputop.diagnosis.facts.facts import Facts, JobFacts
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.causes import Finding, Judge
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     return Finding("42")
 
 

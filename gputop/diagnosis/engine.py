@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from gputop.diagnosis import hangs
 from gputop.diagnosis.facts import intensity, stepclock
-from gputop.diagnosis.facts.facts import Facts, GpuFacts, JobFacts
+from gputop.diagnosis.facts.facts import GpuFacts
 from gputop.diagnosis.facts.window import Window
 from gputop.diagnosis.forecast.growth import Growths
 from gputop.diagnosis.forecast.whatif import Readings
 from gputop.diagnosis.graph import prices, states
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob, walked
 from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.judge import judge, table
@@ -72,7 +73,7 @@ class Engine:
         self.ledgers: dict[TrainerKey, Ledger] = {}
         """The ledger of each trainer that had a GPU, including ended ones; seconds of a shared GPU are divided among its trainers. The key
         `NOBODY` has the seconds of lost GPUs that no trainer uses."""
-        self.facts: Facts | None = None
+        self.facts: WalkedFacts | None = None
         self.feeders: dict[int, int] = {}
         """Pid of a process, no worker, that was found to feed a trainer -> pid of that trainer, while both live."""
         self.phases: dict[int, Phase] = {}
@@ -184,7 +185,7 @@ class Engine:
         if self._window.continues and self._settled.rests(board.t_ns, parties, shares):
             self._hold(board, seconds)
             return
-        facts = self._window.facts(board)
+        facts = walked(self._window.facts(board))
         walks = [Walk(job, facts) for job in facts.jobs]
         facts = replace(facts, jobs=intensity.with_waste([states.with_states(walk) for walk in walks]))
         facts = replace(facts, jobs=hangs.with_hangs(facts))
@@ -231,7 +232,7 @@ class Engine:
         job = walk.run(states.with_states(walk), facts)
         return judge_job(judge(walk, prices.put_down(walk, job, facts), facts), facts, standing.phase)
 
-    def _judge(self, job: JobFacts, facts: Facts, seconds: float) -> Standing:
+    def _judge(self, job: WalkedJob, facts: WalkedFacts, seconds: float) -> Standing:
         standing = judge_job(job, facts, self.phases.get(job.trainer.pid))
         self.phases[job.trainer.pid] = standing.phase
         key = self._keys[job.trainer.pid] = job.trainer.pid, job.trainer.info.start_ticks
@@ -243,7 +244,7 @@ class Engine:
         self._count(standing, job, facts.t_ns, seconds)
         return standing
 
-    def _count(self, standing: Standing, job: JobFacts, t_ns: int, seconds: float) -> None:
+    def _count(self, standing: Standing, job: WalkedJob, t_ns: int, seconds: float) -> None:
         """Count the time since the last feed: what the processes did, and GPU seconds, which the standing books once they are due."""
         if standing.phase.word not in (STARTING, ENDING) and job.cuda.calls is not None:
             _add(self._spent.setdefault(job.trainer.pid, {}), job.trainer.state, seconds)
@@ -315,7 +316,7 @@ class Engine:
         pending = self._pending.get(pid, [])
         return _without_end(pending) if pid not in self.phases or self.phases[pid].word == ENDING else pending
 
-    def _forget_ended(self, board: Board, jobs: Iterable[JobFacts]) -> None:
+    def _forget_ended(self, board: Board, jobs: Iterable[WalkedJob]) -> None:
         """Drop the state of trainers that have ended, reaped or not: their pid may be reused."""
         self.feeders = {pid: trainer for pid, trainer in self.feeders.items() if pid in board.procs and trainer in board.procs}
         kept: tuple[dict[int, Any], ...] = self._pending, self._judged, self._spent, self._paces, self._unmoved, self._keys
@@ -339,7 +340,7 @@ class Engine:
         while len(self.ledgers) > MOST_LEDGERS and (ended := next((key for key in self.ledgers if key not in live), None)):
             self.ledgers.setdefault(EARLIER, Ledger()).include(self.ledgers.pop(ended))
 
-    def _note_time(self, job: JobFacts, t_ns: int, seconds: float) -> None:
+    def _note_time(self, job: WalkedJob, t_ns: int, seconds: float) -> None:
         """Note the job's GPU seconds. They are booked once they lie in the middle of a window that can be judged."""
         known = [gpu for gpu in job.gpus if gpu.gone or gpu.util_now is not None]
         if not known:

@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from gputop.diagnosis.causes import Finding, advice
 from gputop.diagnosis.facts import waits
-from gputop.diagnosis.facts.facts import Facts, Hang, JobFacts
-from gputop.diagnosis.facts.family import INPUT, all_wait_to_be_asked, has_thread_outside
+from gputop.diagnosis.facts.family import INPUT, has_thread_outside
 from gputop.diagnosis.facts.feeders import LISTENING
 from gputop.diagnosis.facts.life import WATCHERS, has_peers, in_kernel, ranks, sees_gpus
 from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.graph.asked import all_wait_to_be_asked
+from gputop.diagnosis.graph.job import Hang, WalkedFacts, WalkedJob
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Culprit, Evidence, Fix
@@ -38,7 +39,7 @@ _WORDS = {
 _MOST = 8  # ranks that are described one by one
 
 
-def with_hangs(facts: Facts) -> list[JobFacts]:
+def with_hangs(facts: WalkedFacts) -> list[WalkedJob]:
     """The jobs of the window, each with its ``hang``."""
     found = dict[int, Hang | None]()
     for job in facts.jobs:
@@ -49,7 +50,7 @@ def with_hangs(facts: Facts) -> list[JobFacts]:
     return [replace(job, hang=hang) if (hang := found[job.trainer.pid]) else job for job in facts.jobs]
 
 
-def _of_one(job: JobFacts, facts: Facts) -> Hang | None:
+def _of_one(job: WalkedJob, facts: WalkedFacts) -> Hang | None:
     """The hang of a single job with a main thread that waits for its own threads or loaders, or for a disk, or None."""
     kind = _kind(job.trainer)
     unknown = not sees_gpus(job) and kind != waits.QUEUE  # the wait may be a long step
@@ -66,7 +67,7 @@ def _of_one(job: JobFacts, facts: Facts) -> Hang | None:
     return _hang("hung-worker", (job,), (job,), facts) if inside else None
 
 
-def _of_ranks(family: list[JobFacts], facts: Facts) -> Hang | None:
+def _of_ranks(family: list[WalkedJob], facts: WalkedFacts) -> Hang | None:
     """The hang of ranks that all stand still; None without one. Ranks in a collective wait for the others, or, if all are in it, for each
     other or for ranks on other hosts."""
     absent, size = any(job.ranks.absent for job in family), max(map(ranks, family))
@@ -81,7 +82,7 @@ def _of_ranks(family: list[JobFacts], facts: Facts) -> Hang | None:
     return _hang("hung-worker" if held else "straggler-rank", family, held or late, facts)
 
 
-def _hang(cause: str, family: Sequence[JobFacts], late: Sequence[JobFacts], facts: Facts) -> Hang:
+def _hang(cause: str, family: Sequence[WalkedJob], late: Sequence[WalkedJob], facts: WalkedFacts) -> Hang:
     since_ns = facts.t_ns - int(1e9 * min(job.life.still_s for job in family))
     return Hang(cause, since_ns, all(job.life.from_the_first for job in family), tuple(family), tuple(late))
 
@@ -98,7 +99,7 @@ def _may_be_asked(trainer: ProcFacts) -> bool:
     return has_thread_outside(trainer, _OUTSIDE, watchers)
 
 
-def _serves(job: JobFacts) -> bool:
+def _serves(job: WalkedJob) -> bool:
     """True if the job waits for requests: its other ranks stand in a collective until one comes."""
     return job.trainer.info.sockets == LISTENING and _kind(job.trainer) == waits.POLL
 
@@ -112,7 +113,7 @@ def told(hang: Hang, t_ns: int) -> str:
     return filled("{} hangs: {} has moved for {:.0f} s{}", name, who, seconds, longer)
 
 
-def tell(hang: Hang, facts: Facts) -> Finding:
+def tell(hang: Hang, facts: WalkedFacts) -> Finding:
     """The finding: where each rank stands, evidence and fixes."""
     alone = len(hang.family) == 1
     parts = [_stands(job, alone, hang) for job in hang.family[:_MOST]]
@@ -131,7 +132,7 @@ def tell(hang: Hang, facts: Facts) -> Finding:
     return Finding(joined("; ", parts), (evidence,), tuple(fixes), culprits, victims)
 
 
-def _stands(job: JobFacts, alone: bool, hang: Hang) -> str:
+def _stands(job: WalkedJob, alone: bool, hang: Hang) -> str:
     trainer, kind = job.trainer, _kind(job.trainer)
     name = "its main thread" if alone else filled("{} ({})", trainer.role.label, trainer.pid)
     stands = "waits for its GPU, which runs the kernel of a collective" if in_kernel(job) else _WORDS.get(kind, "stands")
@@ -140,7 +141,7 @@ def _stands(job: JobFacts, alone: bool, hang: Hang) -> str:
     return filled("{} {}{}", name, stands, _workers(job))
 
 
-def _workers(job: JobFacts) -> str:
+def _workers(job: WalkedJob) -> str:
     """Words for the workers' activity in that time; empty without workers."""
     if not job.workers:
         return ""

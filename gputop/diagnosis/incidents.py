@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputop.diagnosis.facts.facts import Hang
 from gputop.diagnosis.facts.takers import born_ns, tree_ns
+from gputop.diagnosis.graph.job import Hang
 from gputop.diagnosis.symptoms import Standing
 from gputop.findings import policy
 from gputop.findings.policy import TICK_SLACK_NS, WINDOW_NS

@@ -6,9 +6,9 @@ from functools import cache
 
 from msgspec.structs import replace
 
-from gputop.diagnosis.causes import Claim, Judge, judges
-from gputop.diagnosis.facts.facts import Facts, JobFacts
+from gputop.diagnosis.causes import Judge, judges
 from gputop.diagnosis.graph.edges import Leaf
+from gputop.diagnosis.graph.job import Claim, WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.waitgraph import Walk
 
 
@@ -18,7 +18,7 @@ def table() -> dict[Leaf, list[Judge]]:
     return {Leaf(*row): [one for one in judges() if row in one.rows] for some in judges() for row in some.rows}
 
 
-def judge(walk: Walk, job: JobFacts, facts: Facts) -> JobFacts:
+def judge(walk: Walk, job: WalkedJob, facts: WalkedFacts) -> WalkedJob:
     """The job with its ``claims``: each cause with its share of the loss, and the way with most of the share."""
     walk.see(job, facts)
     found, parts = dict[str, Claim](), walk.parts
@@ -27,7 +27,7 @@ def judge(walk: Walk, job: JobFacts, facts: Facts) -> JobFacts:
     for _, share, way in parts:
         part, named = explained[way.leaf]
         if named is not None:
-            found.setdefault(named.cause, Claim(named)).add(part * share / total, way)
+            found.setdefault(named.cause, Claim(named.cause)).add(part * share / total, way)
     return replace(job, claims=list(found.values()))
 
 

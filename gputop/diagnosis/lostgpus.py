@@ -11,8 +11,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputop.diagnosis.causes import gpu_lost
-from gputop.diagnosis.facts.facts import Facts, GpuFacts
+from gputop.diagnosis.facts.facts import GpuFacts
 from gputop.diagnosis.facts.losses import SILENT
+from gputop.diagnosis.graph.job import WalkedFacts
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.symptoms import Standing
 from gputop.findings import policy
@@ -49,7 +50,7 @@ class LostGpus(Struct):
         self.known.clear()
         self._began_ns, self._mute = 0, None
 
-    def note(self, board: Board, facts: Facts, seconds: float, standing: list[Standing], incidents: Incidents) -> float:
+    def note(self, board: Board, facts: WalkedFacts, seconds: float, standing: list[Standing], incidents: Incidents) -> float:
         """Take in the window: incidents begin, change and end. Returns the GPU seconds lost that no job has."""
         self._began_ns = self._began_ns or board.t_ns
         self._note_driver(board, facts, incidents)
@@ -76,7 +77,7 @@ class LostGpus(Struct):
         self.count(standing)
         return jobless_s
 
-    def _note_driver(self, board: Board, facts: Facts, incidents: Incidents) -> None:
+    def _note_driver(self, board: Board, facts: WalkedFacts, incidents: Incidents) -> None:
         """Note whether the driver has started: that may take long, but not for ever. The GPU seconds lost before are unknown."""
         if not facts.unanswered:
             if self._mute is not None:
@@ -130,7 +131,7 @@ class LostGpus(Struct):
             incident.lost_s += lost_s
             incident.regain_gpu_s = incident.lost_s
 
-    def _note_users(self, gpu: GpuFacts, facts: Facts, board: Board) -> None:
+    def _note_users(self, gpu: GpuFacts, facts: WalkedFacts, board: Board) -> None:
         """Note the GPU's users: the jobs that train on it and the other processes in the driver's list."""
         jobs = [job for job in facts.jobs if gpu.index in {own.index for own in job.gpus}]
         users = {proc.pid: Victim(proc.pid, proc.role.kind, clean(proc.role.label)) for job in jobs for proc in (job.trainer, *job.workers)}
@@ -140,7 +141,7 @@ class LostGpus(Struct):
         if users:
             self._users[gpu.index] = board.t_ns, users
 
-    def _tell(self, one: _LostGpu, facts: Facts, trainer_pid: int | None) -> None:
+    def _tell(self, one: _LostGpu, facts: WalkedFacts, trainer_pid: int | None) -> None:
         """Bring the incident's words and numbers up to date. A process that used the GPU after the loss, or shortly before, stays named."""
         gpu, incident = one.facts, one.incident
         used_ns, users = self._users.get(gpu.index, (0, {}))
@@ -160,7 +161,7 @@ class LostGpus(Struct):
         incident.regain_gpu_s = incident.lost_s if gpu.gone else None
 
 
-def _fate(users: list[Victim], facts: Facts, gpu: GpuFacts) -> str:
+def _fate(users: list[Victim], facts: WalkedFacts, gpu: GpuFacts) -> str:
     """Words for the fate of the GPU's first user; empty without one."""
     if not users or not gpu.gone:
         return ""

@@ -2,7 +2,7 @@
 
 Each trainer has one state machine, wholly in `TABLE`. The next phase is given by the first row that may follow the last phase and has a
 true condition. The row also decides on the GPU seconds not worked: `BOOKED` as lost to a cause, `DROPPED` (the GPU was not meant to work),
-or `HELD` until a later window decides. A row with a headline is the whole verdict; the others leave it to the cause in `JobFacts.claims`.
+or `HELD` until a later window decides. A row with a headline is the whole verdict; the others leave it to the cause in `WalkedJob.claims`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from gputop.diagnosis.causes import Judge, gpu_lost
+from gputop.diagnosis.causes import Judge, gpu_lost, judge_of
 from gputop.diagnosis.causes.cpu_contention import keeps_from_starting
 from gputop.diagnosis.facts import feeders, waits
-from gputop.diagnosis.facts.facts import Facts, JobFacts
-from gputop.diagnosis.facts.family import is_left_alone
 from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.graph.asked import is_left_alone
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.pausing import breaks_s, is_ahead, paused
 from gputop.diagnosis.graph.states import host_side_loss
 from gputop.diagnosis.graph.stuck import all_are_dead, all_others_are_ahead, killed
@@ -63,7 +63,7 @@ class Phase(Struct, frozen=True):
 class Seen:
     """One trainer in one window. The methods are the conditions and the headlines of `TABLE`."""
 
-    def __init__(self, job: JobFacts, facts: Facts) -> None:
+    def __init__(self, job: WalkedJob, facts: WalkedFacts) -> None:
         self.job, self.facts = job, facts
         self.name = filled("{} ({})", job.trainer.role.label, job.trainer.pid)
         self.staffed_ns = 0  # when it last had workers
@@ -72,7 +72,7 @@ class Seen:
     @property
     def strongest(self) -> Judge | None:
         """The cause that holds most of the loss; None without a cause."""
-        return max(self.job.claims, key=attrgetter("share")).judge if self.job.claims else None
+        return judge_of(max(self.job.claims, key=attrgetter("share")).cause) if self.job.claims else None
 
     @property
     def named(self) -> Judge | None:
@@ -325,7 +325,7 @@ def phase_of(seen: Seen, before: Phase | None) -> Phase:
     return Phase(word, before.since_ns if word == before.word else t_ns, seen.staffed_ns, loads_ns, why, row.books, says)
 
 
-def loading(job: JobFacts) -> str:
+def loading(job: WalkedJob) -> str:
     """Words for what a trainer loads before its first step: how fast, and how much so far."""
     trainer = job.trainer
     rate, waits_for = trainer.read_bytes_per_s, job.pools.get("main.disk", 0.0) + job.pools.get("main.network", 0.0)

@@ -13,9 +13,10 @@ from gputop.diagnosis.causes.h2d_transfer import copies_back
 from gputop.diagnosis.causes.main_thread_preprocessing import asks_programs
 from gputop.diagnosis.causes.undersized_work import work_apart
 from gputop.diagnosis.facts import feeders
-from gputop.diagnosis.facts.facts import Facts, GpuFacts, JobFacts
+from gputop.diagnosis.facts.facts import GpuFacts
 from gputop.diagnosis.facts.kinds import LEARNT, kind_of
 from gputop.diagnosis.facts.life import has_peers
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.states import host_side_loss
 from gputop.diagnosis.graph.walk import of_hang, walk
 from gputop.diagnosis.phases import Phase, Seen, loading, phase_of
@@ -29,8 +30,8 @@ from gputop.model.fields import CLOCKS_IDLE
 class Standing(Struct, dict=True):
     """A job's standing in this window: figures for the ledger and the incidents, and on request the verdict in words."""
 
-    job: JobFacts
-    facts: Facts
+    job: WalkedJob
+    facts: WalkedFacts
     phase: Phase
     symptom: str
     cause: str = "none"
@@ -124,12 +125,12 @@ class Standing(Struct, dict=True):
         return _worded(self)
 
 
-def judge_job(job: JobFacts, facts: Facts, before: Phase | None) -> Standing:
+def judge_job(job: WalkedJob, facts: WalkedFacts, before: Phase | None) -> Standing:
     """The standing of a job after the phase ``before``. If the new phase is no verdict itself, it names the cause that holds most of the
     loss."""
     seen = Seen(job, facts)
     phase, named = phase_of(seen, before), seen.named
-    shares = {claim.judge.cause: claim.share for claim in job.claims} if phase.books == BOOKED else {}
+    shares = {claim.cause: claim.share for claim in job.claims} if phase.books == BOOKED else {}
     if gpu_lost.lost_of(job, facts):
         return Standing(job, facts, phase, gpu_lost.JUDGE.symptom, GPU_LOST, gpu_lost.JUDGE, {GPU_LOST: 1.0})
     if phase.headline:
@@ -307,7 +308,7 @@ def _waits_for_others(one: Standing) -> bool:
     return one.cause != "gil-contention" and (through or bool(feeders.at_work_for(one.job, one.facts)))
 
 
-def _victims(job: JobFacts, facts: Facts, finding: Finding) -> tuple[Victim, ...]:
+def _victims(job: WalkedJob, facts: WalkedFacts, finding: Finding) -> tuple[Victim, ...]:
     """Processes of the job that suffered; in a training of several ranks also the other ranks, although the late one is named."""
     starving = {worker.pid for worker in job.workers if worker.state.starving} or {job.trainer.pid}
     chosen = starving if finding.victims is None else set(finding.victims)
@@ -316,12 +317,12 @@ def _victims(job: JobFacts, facts: Facts, finding: Finding) -> tuple[Victim, ...
     return tuple(Victim(proc.pid, proc.role.kind, proc.role.label) for proc in procs)
 
 
-def _worst(job: JobFacts) -> GpuFacts | None:
+def _worst(job: WalkedJob) -> GpuFacts | None:
     """The GPU that lost most (the first one without readings); None without a GPU."""
     return max(job.gpus, key=lambda gpu: -1.0 if gpu.lost is None else gpu.lost, default=None)
 
 
-def without_job(facts: Facts) -> Verdict:
+def without_job(facts: WalkedFacts) -> Verdict:
     """Verdict for a host without a training, from GPUs and host."""
     busiest = max(facts.unseen, key=lambda gpu: gpu.util or 0.0, default=None)
     if busiest is not None and (busiest.util or 0.0) >= policy.TENTH:
@@ -335,7 +336,7 @@ def without_job(facts: Facts) -> Verdict:
     return Verdict("idle", "none", headline=filled("No GPU and no training process{}", used))
 
 
-def _for_unseen(gpu: GpuFacts, facts: Facts) -> Verdict:
+def _for_unseen(gpu: GpuFacts, facts: WalkedFacts) -> Verdict:
     """Verdict for a busy GPU without a visible training (a container without ``--pid=host``, say). Hidden processes are not judged, but a
     GPU that draws no more power than at rest while it is busy is reported."""
     reason, remedy = facts.hidden

@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from gputop.diagnosis.facts.facts import Facts, JobFacts
-from gputop.diagnosis.graph.edges import Leaf, LeafTrail
+from gputop.diagnosis.graph.edges import Leaf
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings.verdict import OWN_CAUSES, SYMPTOMS, Culprit, Evidence, Fix
 from gputop.system import plugins
@@ -43,28 +43,13 @@ class Judge(Struct, frozen=True):
 
     cause: str
     symptom: str
-    tell: Callable[[JobFacts, Facts], Finding]
+    tell: Callable[[WalkedJob, WalkedFacts], Finding]
     rows: tuple[tuple[str, str], ...] = ()  # (resource, holder) of the leaves that are this cause, see `gputop.diagnosis.graph.waitgraph`
     part: Callable[[Walk, Leaf], float] | None = None  # how far a leaf of its rows is this cause, 0 to 1; None: all of each
     fault: bool = True
     """False if the cause is no fault, such as a pause: its severity is ``info``, unless it repeats (`PauseFacts.repeated`)."""
     explains_hangs: bool = False  # it describes a hang more precisely than `gputop.diagnosis.hangs` does
-    felt: Callable[[JobFacts], str] | None = None  # the symptom, if the cause has several; None: always `symptom`
-
-
-class Claim(Struct):
-    """A cause's part of a job's loss."""
-
-    judge: Judge
-    share: float = 0.0  # of the loss
-    way: LeafTrail = LeafTrail()  # the way to the leaf with the largest part
-    _most: float = 0.0
-
-    def add(self, share: float, way: LeafTrail) -> None:
-        """Add a part that came along ``way``."""
-        self.share += share
-        if share > self._most:
-            self._most, self.way = share, way
+    felt: Callable[[WalkedJob], str] | None = None  # the symptom, if the cause has several; None: always `symptom`
 
 
 @lru_cache(maxsize=1)
@@ -74,6 +59,16 @@ def judges() -> tuple[Judge, ...]:
     found = (getattr(module, "JUDGE", None) for module in modules)
     own = tuple(judge for judge in found if isinstance(judge, Judge))
     return (*own, *(judge for judge in map(_plugged, plugins.plugins(plugins.CAUSES)) if judge is not None))
+
+
+def judge_of(cause: str) -> Judge:
+    """The judge of a cause that a claim names."""
+    return _by_cause()[cause]
+
+
+@lru_cache(maxsize=1)
+def _by_cause() -> dict[str, Judge]:
+    return {judge.cause: judge for judge in judges()}
 
 
 def _plugged(plugin: plugins.Plugin) -> Judge | None:
@@ -88,7 +83,7 @@ def _plugged(plugin: plugins.Plugin) -> Judge | None:
         return None
     part, felt = judge.part, judge.felt
 
-    def guarded_tell(job: JobFacts, facts: Facts) -> Finding:
+    def guarded_tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
         try:
             return msgspec.convert(judge.tell(job, facts), Finding)
         except Exception as error:  # noqa: BLE001
@@ -101,7 +96,7 @@ def _plugged(plugin: plugins.Plugin) -> Judge | None:
             plugins.tell(plugin, error)
             return 0.0
 
-    def guarded_felt(job: JobFacts) -> str:
+    def guarded_felt(job: WalkedJob) -> str:
         try:
             word = judge.symptom if felt is None else felt(job)
             return word if word in SYMPTOMS else judge.symptom

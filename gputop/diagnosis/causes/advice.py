@@ -16,9 +16,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputop.diagnosis.facts.capacity import capacity
-from gputop.diagnosis.facts.facts import Facts, JobFacts
 from gputop.diagnosis.facts.feeders import threads_wait
 from gputop.diagnosis.facts.kinds import Kind, kind_of
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Fix
@@ -472,7 +472,7 @@ COMPUTING = {
 }  # fmt: skip
 
 
-def framework_of(job: JobFacts, kind: Kind) -> Framework:
+def framework_of(job: WalkedJob, kind: Kind) -> Framework:
     """The job's framework."""
     info, libs = job.trainer.info, {*job.trainer.info.libs}
     if kind is Kind.ENGINE:
@@ -486,12 +486,12 @@ def framework_of(job: JobFacts, kind: Kind) -> Framework:
     return Framework.UNKNOWN if is_python(info) else Framework.CUDA
 
 
-def loading(job: JobFacts, facts: Facts) -> Loading:
+def loading(job: WalkedJob, facts: WalkedFacts) -> Loading:
     """Advice on the job's input."""
     return LOADING[kind_of(job, facts)]
 
 
-def computing(job: JobFacts, facts: Facts) -> Computing:
+def computing(job: WalkedJob, facts: WalkedFacts) -> Computing:
     """Advice on what the job gives its GPU."""
     return COMPUTING[framework_of(job, kind_of(job, facts))]
 
@@ -519,7 +519,7 @@ def _with(template: str, count: int) -> str:
     return filled(template, *[count] * template.count("{:d}")) if "{:d}" in template else template
 
 
-def in_flight(job: JobFacts, facts: Facts) -> tuple[Fix, ...]:
+def in_flight(job: WalkedJob, facts: WalkedFacts) -> tuple[Fix, ...]:
     """Fixes that double the requests in flight; none where the CPUs have no room for what as many loaders again, which mostly wait, run.
     Threads of the program's own making have no command."""
     if facts.host.busy and sum(one.run + one.others_run for one in job.workers or [job.trainer]) > _spare(job, facts):
@@ -528,17 +528,17 @@ def in_flight(job: JobFacts, facts: Facts) -> tuple[Fix, ...]:
     return tuple(Fix(one.text) for one in found) if not job.workers and threads_wait(job, job.trainer) else found
 
 
-def first_loaders(job: JobFacts, facts: Facts) -> int:
+def first_loaders(job: WalkedJob, facts: WalkedFacts) -> int:
     """How many loaders to begin with, for a job that has none: as many as CPUs are left, and one in place of the main thread."""
     return min(FIRST_LOADERS, len(capacity(job, facts).allowed), 1 + room(job, facts))
 
 
-def room(job: JobFacts, facts: Facts) -> int:
+def room(job: WalkedJob, facts: WalkedFacts) -> int:
     """How many more processes than now could run on the CPUs that the job may use: idle ones, and those on which it only spins. One, where
     it is not known how busy these are."""
     return max(0, int(_spare(job, facts))) if facts.host.busy else 1
 
 
-def _spare(job: JobFacts, facts: Facts) -> float:
+def _spare(job: WalkedJob, facts: WalkedFacts) -> float:
     """CPUs that the job may use and does not, those on which it only spins among them, rounded up by a half."""
     return capacity(job, facts).idle_inside + job.spun + policy.HALF

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.facts.capacity import capacity, others_idle
-from gputop.diagnosis.facts.facts import Capacity, Facts, JobFacts
+from gputop.diagnosis.facts.facts import Capacity
 from gputop.diagnosis.graph import shell
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix
 from gputop.model.machine import parse_cpus
 from gputop.system.text import counted
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     cpus, late = capacity(job, facts), job.workers or [job.trainer]
     share = sum(proc.runnable for proc in late) / len(late)
     mine, all_cpus = shell.spell_cpus(cpus.allowed), shell.spell_cpus(cpus.host)
@@ -46,7 +47,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (), tuple(proc.pid for proc in (job.trainer, *job.workers)))
 
 
-def _widening(job: JobFacts, cpus: Capacity, all_cpus: str) -> Fix:
+def _widening(job: WalkedJob, cpus: Capacity, all_cpus: str) -> Fix:
     """Fix that widens the processes' CPU masks, and the cgroup's if that is the limit (the kernel intersects them)."""
     unpin = shell.widening(all_cpus, [proc.pid for proc in (job.trainer, *job.workers)])
     if not job.limits.cpuset or cpus.allowed != cpus.given:

@@ -13,9 +13,10 @@ from math import ceil, floor
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.facts.capacity import capacity, needed, strangers
-from gputop.diagnosis.facts.facts import Facts, JobFacts, Taker
+from gputop.diagnosis.facts.facts import Taker
 from gputop.diagnosis.facts.takers import blame, names_of
 from gputop.diagnosis.graph import shell
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Evidence, Fix
@@ -24,7 +25,7 @@ from gputop.system.text import counted
 PERIOD_US = 100_000  # us, period of cpu.max by default
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     limits, guests, path = job.limits, _guests(job, facts), job.limits.quota_path
     share = max(limits.throttled_periods, limits.fed_throttled_periods)
     feeders = [taker for taker in facts.takers if taker.pid in job.feeders.pids] if limits.fed_throttled_periods else []
@@ -41,19 +42,19 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, tuple(_fixes(job, facts, guests)), blame(guests, facts.seconds), _throttled(job))
 
 
-def _throttled(job: JobFacts) -> tuple[int, ...] | None:
+def _throttled(job: WalkedJob) -> tuple[int, ...] | None:
     """Pids of the job's processes that ran within the quota; None if they are not the job's, such as a feeder's."""
     path = job.limits.quota_path
     inside = (one for one in (job.trainer, *job.workers) if path and shell.holds_group(path, one.info.cgroup))
     return tuple(one.pid for one in inside if one.run + one.others_run + one.runnable >= policy.HARDLY) or None
 
 
-def _wanted(job: JobFacts, facts: Facts) -> float:
+def _wanted(job: WalkedJob, facts: WalkedFacts) -> float:
     """CPUs with which the job would keep its GPU at work, at most those it may run on: throttled processes are runnable all the time."""
     return min(needed(job), float(len(capacity(job, facts).allowed)))
 
 
-def _guests(job: JobFacts, facts: Facts) -> list[Taker]:
+def _guests(job: WalkedJob, facts: WalkedFacts) -> list[Taker]:
     """Processes in or below the throttled group that are not the job's and use a part of its quota, most first."""
     path = job.limits.quota_path
     if not path.strip("/"):
@@ -62,7 +63,7 @@ def _guests(job: JobFacts, facts: Facts) -> list[Taker]:
     return [taker for taker in inside if taker.cores >= policy.TENTH * (job.limits.quota_cpus or 0.0)]
 
 
-def _fixes(job: JobFacts, facts: Facts, guests: list[Taker]) -> list[Fix]:
+def _fixes(job: WalkedJob, facts: WalkedFacts, guests: list[Taker]) -> list[Fix]:
     fixes, quota = [], job.limits.quota_cpus or 0.0
     if guests:
         names, pids = joined(", ", names_of(guests)), [guest.pid for guest in guests]
@@ -81,7 +82,7 @@ def _fixes(job: JobFacts, facts: Facts, guests: list[Taker]) -> list[Fix]:
     return fixes
 
 
-def _raising(job: JobFacts, cpus: int) -> str:
+def _raising(job: WalkedJob, cpus: int) -> str:
     if job.limits.cgroup_version == 1:
         period, quota = (shell.cgroup_file(1, "cpu", job.limits.quota_path, name) for name in ("cpu.cfs_period_us", "cpu.cfs_quota_us"))
         return filled("echo $(({:d} * $(cat {:file}))) > {:file}", cpus, period, quota)

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.facts.capacity import beside, capacity
-from gputop.diagnosis.facts.facts import Capacity, Facts, JobFacts, Taker
+from gputop.diagnosis.facts.facts import Capacity, Taker
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.takers import MOST, blame, names_of
 from gputop.diagnosis.graph import owners, shell
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Evidence, Fix
@@ -26,20 +27,20 @@ from gputop.system.text import counted
 INIT, KTHREADD = 1, 2  # pids: no fix touches the first process of a machine or container, or the kernel's threads
 
 
-def keeps_from_starting(job: JobFacts, facts: Facts) -> bool:
+def keeps_from_starting(job: WalkedJob, facts: WalkedFacts) -> bool:
     """True if all workers were born a while ago, their trainer waits for them, and strangers occupy their CPUs."""
     kept = all(worker.runnable >= policy.MOST and facts.t_ns - worker.began_ns >= policy.FORMER_NS for worker in job.workers)
     return bool(job.workers) and kept and job.data >= policy.HALF and owners.strangers_share(job, capacity(job, facts)) > 0.0
 
 
-def culprits(job: JobFacts, facts: Facts) -> list[Taker]:
+def culprits(job: WalkedJob, facts: WalkedFacts) -> list[Taker]:
     """The takers that matter, by the waits they caused if the probe saw it, else by CPU time."""
     others = [*beside(job, facts, capacity(job, facts).allowed), *_rivals(job, facts)]
     ranked = sorted(others, key=lambda taker: (-taker.preempted_s, -taker.cores))
     return [taker for taker in ranked if taker.cores >= policy.FIFTH * ranked[0].cores][:MOST]
 
 
-def _rivals(job: JobFacts, facts: Facts) -> list[Taker]:
+def _rivals(job: WalkedJob, facts: WalkedFacts) -> list[Taker]:
     """Processes of other trainings on this host. A worker is named after its trainer's program, for a spawned one has no command line of
     its own."""
     own, found = job.ranks.kin | {job.trainer.pid}, []
@@ -54,7 +55,7 @@ def _rivals(job: JobFacts, facts: Facts) -> list[Taker]:
     return found
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     cpus, takers = capacity(job, facts), culprits(job, facts)
     late = [worker for worker in job.workers if worker.state.fractions.get("runnable", 0.0) >= policy.FIFTH]
     subject, share = _late_part(job, late)
@@ -74,7 +75,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, (*_fixes(takers, job, facts), *_moving(late, cpus, facts)), blame(takers, facts.seconds), victims)
 
 
-def _late_part(job: JobFacts, late: list[ProcFacts]) -> tuple[str, float]:
+def _late_part(job: WalkedJob, late: list[ProcFacts]) -> tuple[str, float]:
     """(name, share of the time runnable) of what is late: workers, else the trainer, or the threads or programs that it waits for."""
     if late:
         return f"{len(late)} of {counted(len(job.workers), 'worker')}", sum(worker.runnable for worker in late) / len(late)
@@ -92,7 +93,7 @@ def _names(takers: list[Taker], cpus: Capacity) -> str:
     return joined(", ", [*names, rest] if unseen > max(policy.FIFTH, policy.HALF * cpus.taken) or not names else names)
 
 
-def _fixes(takers: list[Taker], job: JobFacts, facts: Facts) -> list[Fix]:
+def _fixes(takers: list[Taker], job: WalkedJob, facts: WalkedFacts) -> list[Fix]:
     free = [taker for taker in takers if taker.pid != INIT and (taker.info is None or KTHREADD not in (taker.pid, taker.info.ppid))]
     most = max((taker.cores for taker in free), default=0.0)
     worth = [taker for taker in free if taker.cores >= policy.TENTH * most]
@@ -105,7 +106,7 @@ def _fixes(takers: list[Taker], job: JobFacts, facts: Facts) -> list[Fix]:
     return shell.fixes(worth, job.trainer.info, job.limits.cgroup_version, facts.host.autogroup)
 
 
-def _moving(late: list[ProcFacts], cpus: Capacity, facts: Facts) -> list[Fix]:
+def _moving(late: list[ProcFacts], cpus: Capacity, facts: WalkedFacts) -> list[Fix]:
     """Fix for workers held to the strangers' CPUs by their mask while other CPUs of the job idle."""
     pids, given = [worker.pid for worker in late if _idle_elsewhere(worker, cpus, facts) >= policy.SOME], shell.spell_cpus(cpus.given)
     if len(pids) == 1:
@@ -113,7 +114,7 @@ def _moving(late: list[ProcFacts], cpus: Capacity, facts: Facts) -> list[Fix]:
     return [Fix("Or let them run on the CPUs that idle, too", shell.widening(given, pids))] if pids else []
 
 
-def _idle_elsewhere(worker: ProcFacts, cpus: Capacity, facts: Facts) -> float:
+def _idle_elsewhere(worker: ProcFacts, cpus: Capacity, facts: WalkedFacts) -> float:
     """Idle CPUs of the job that the worker may not use; 0 if its mask is unknown."""
     own = parse_cpus(worker.info.cpus_allowed) & cpus.host
     return sum(1.0 - facts.host.busy.get(cpu, 1.0) for cpu in cpus.given - own) if own else 0.0

@@ -12,11 +12,13 @@ from __future__ import annotations
 import re
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
-from gputop.diagnosis.facts.facts import Facts, JobFacts, Mover
-from gputop.diagnosis.facts.feeders import programs_wait, waiting_part
+from gputop.diagnosis.facts.facts import Mover
+from gputop.diagnosis.facts.feeders import programs_wait
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.graph import owners, shell
 from gputop.diagnosis.graph.edges import Leaf
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
+from gputop.diagnosis.graph.owners import waiting_part
 from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
@@ -36,7 +38,7 @@ def _part(walk: Walk, leaf: Leaf) -> float:
     return float(reads or all(gpu.idle_s * 1e9 < policy.BREAK_NS for gpu in job.gpus))
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     procs, who, share = waiting_part(job, facts, "disk", _share)
     writes = job.trainer in procs and _writes(job, facts)
     rate = sum(proc.read_bytes_per_s or 0.0 for proc in procs) or None  # None: programs read for them
@@ -68,12 +70,12 @@ def _share(proc: ProcFacts) -> float:
     return proc.state.fractions.get("disk", 0.0)
 
 
-def _locked(job: JobFacts) -> float | None:
+def _locked(job: WalkedJob) -> float | None:
     locked = sum(worker.kinds.get("lock", 0.0) for worker in job.workers)
     return locked / len(job.workers) if locked and owners.reads_at_limit(job) else None
 
 
-def _movers(job: JobFacts, facts: Facts, rate: float) -> list[Mover]:
+def _movers(job: WalkedJob, facts: WalkedFacts, rate: float) -> list[Mover]:
     """Processes that keep the disk busy or use up the limit of the job's cgroup, each moving at least half as much as the job reads."""
     busiest, limit = facts.host.disk_busy, job.limits.read_limit
     if limit is not None and (limit.bytes_per_s is None or rate >= policy.HALF * limit.bytes_per_s):
@@ -83,7 +85,7 @@ def _movers(job: JobFacts, facts: Facts, rate: float) -> list[Mover]:
     return [one for one in facts.movers if one.bytes_per_s >= policy.HALF * rate][:NAMED]
 
 
-def _writes(job: JobFacts, facts: Facts) -> bool:
+def _writes(job: WalkedJob, facts: WalkedFacts) -> bool:
     """True if the trainer waits for its writes, as far as known; with workers it seldom reads itself."""
     read, written = job.trainer.read_bytes_per_s or 0.0, job.trainer.write_bytes_per_s or 0.0
     return "disk" not in programs_wait(job, facts) and (written > read or (bool(job.workers) and written == read))
@@ -114,7 +116,7 @@ def _write_less(pid: int) -> list[Fix]:
     return [Fix("See which files it writes", filled("ls -l /proc/{:pid}/fd", pid), look=True), Fix(text)]
 
 
-def _read_faster(job: JobFacts, facts: Facts, procs: list[ProcFacts], pid: int) -> list[Fix]:
+def _read_faster(job: WalkedJob, facts: WalkedFacts, procs: list[ProcFacts], pid: int) -> list[Fix]:
     """Fixes for slow reads. Under a limit more reads at once are no faster, and a trainer with workers reads one piece after another."""
     fixes = [
         Fix("See which files they read", filled("ls -l /proc/{:pid}/fd", pid), look=True),

@@ -11,19 +11,19 @@ Abstains: threads wait for CPUs, or sleep for long at a lock: then the work of i
 from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
-from gputop.diagnosis.facts.facts import Facts, JobFacts
 from gputop.diagnosis.facts.feeders import named_thread
 from gputop.diagnosis.facts.proc import TURN
 from gputop.diagnosis.graph import owners
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Fix
 
 
-def _is_trainers(job: JobFacts) -> bool:
+def _is_trainers(job: WalkedJob) -> bool:
     return not job.workers or job.pools.get("main.gil", 0.0) > job.pools.get("data.gil", 0.0)
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     procs = [job.trainer] if _is_trainers(job) else [worker for worker in job.workers if owners.fights(worker)] or job.workers
     worst = max(procs, key=lambda proc: proc.others_run)
     met = worst.threads_met
@@ -56,7 +56,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, (stacks, *apart), (), tuple(proc.pid for proc in procs))
 
 
-def _felt(job: JobFacts) -> str:
+def _felt(job: WalkedJob) -> str:
     """The symptom. If workers have batches ready, the trainer's own threads keep other work than input from the GPU."""
     return "wait-heavy" if bool(job.workers) and job.is_supplied and _is_trainers(job) else "input-bound"
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gputop.diagnosis.causes import Finding, Judge
-from gputop.diagnosis.facts.facts import Facts, GpuFacts, JobFacts
+from gputop.diagnosis.facts.facts import GpuFacts
 from gputop.diagnosis.facts.losses import GONE, RESET, Loss
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings.sentence import NAME, Sentence, filled, joined
 from gputop.findings.verdict import GPU_LOST, Evidence, Fix, PathStep
 from gputop.model.gpu import ENDING_XIDS
@@ -46,7 +47,7 @@ def told(gpu: GpuFacts) -> str:
 
 
 def finding(
-    gpu: GpuFacts, facts: Facts, users: Sequence[str] = (), others: Iterable[GpuFacts] = (), victims: tuple[int, ...] = ()
+    gpu: GpuFacts, facts: WalkedFacts, users: Sequence[str] = (), others: Iterable[GpuFacts] = (), victims: tuple[int, ...] = ()
 ) -> Finding:
     """The finding about a lost GPU: its identity, its users, and fixes; ``others`` are lost, too."""
     loss = gpu.loss
@@ -76,7 +77,7 @@ def path_of(gpu: GpuFacts) -> tuple[PathStep, ...]:
     return (PathStep(None, filled("GPU {}", gpu.name), 1.0, "lost", "", True),)
 
 
-def lost_of(job: JobFacts, facts: Facts) -> list[GpuFacts]:
+def lost_of(job: WalkedJob, facts: WalkedFacts) -> list[GpuFacts]:
     """The job's own lost GPUs; without any, if the job hangs or waits for another rank, the other ranks' lost GPUs."""
     if own := [gpu for gpu in job.gpus if gpu.gone]:
         return own
@@ -103,7 +104,7 @@ def _fixes(gpu: GpuFacts, living: list[int]) -> tuple[Fix, ...]:
     return tuple(fixes)
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     lost = lost_of(job, facts)
     trainer = job.trainer
     pids = (trainer.pid, *(worker.pid for worker in job.workers))

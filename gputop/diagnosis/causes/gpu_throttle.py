@@ -9,14 +9,15 @@ Abstains: the GPU is not busy; the power limit is the card's default: it is as f
 from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, Judge
-from gputop.diagnosis.facts.facts import Facts, GpuFacts, JobFacts
+from gputop.diagnosis.facts.facts import GpuFacts
 from gputop.diagnosis.facts.intensity import POWER_CAP, SET_CLOCKS, slowed_by
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Evidence, Fix
 from gputop.model.fields import throttle_words
 
 
-def _tell(job: JobFacts, _facts: Facts) -> Finding:
+def _tell(job: WalkedJob, _facts: WalkedFacts) -> Finding:
     gpu = min((gpu for gpu in job.gpus if slowed_by(gpu)), key=lambda gpu: gpu.sm_clock_mhz or 0.0)
     limit = gpu.power_limit_w if slowed_by(gpu) == POWER_CAP else None
     evidence = (

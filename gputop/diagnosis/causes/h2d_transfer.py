@@ -13,9 +13,9 @@ import math
 from collections.abc import Iterator
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
-from gputop.diagnosis.facts.facts import Facts, JobFacts
 from gputop.diagnosis.facts.stepclock import moves_weights
 from gputop.diagnosis.graph.gpuside import both_ways, copied, copying, link_of, traffic
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.pausing import is_ahead
 from gputop.findings import policy
 from gputop.findings.sentence import filled
@@ -26,13 +26,13 @@ PAGE_BYTES = 4096  # bytes that a page fault brings in, at least
 _ASK = "nvidia-smi -i {:d} --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv"
 
 
-def copies_back(job: JobFacts) -> bool:
+def copies_back(job: WalkedJob) -> bool:
     """Whether more bytes come from the GPUs than go there: by CUDA calls, else over PCIe."""
     there, back = both_ways(job)
     return there > back
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     evidence = (
         *_counted(job),
         percent("gpu_idle_pct", job.idle, "of the time no kernel ran"),
@@ -42,7 +42,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(filled("{}{}", _spent(job), ready), evidence, tuple(_fixes(job, facts)), (), (job.trainer.pid,))
 
 
-def _fixes(job: JobFacts, facts: Facts) -> Iterator[Fix]:
+def _fixes(job: WalkedJob, facts: WalkedFacts) -> Iterator[Fix]:
     calls, ways = job.cuda.calls, advice.computing(job, facts)
     if calls is not None and calls.to_gpu_per_s >= max(policy.SYNCS_PER_S, copied(job) / policy.SMALL_BYTES):
         yield from advice.fixes(ways.pieces)
@@ -67,7 +67,7 @@ def _fixes(job: JobFacts, facts: Facts) -> Iterator[Fix]:
         yield from advice.fixes((*ways.beside, *ways.smaller))
 
 
-def _spent(job: JobFacts) -> str:
+def _spent(job: WalkedJob) -> str:
     """Words for the time spent copying. Copies that do not delay the trainer are described by PCIe traffic while its GPU computes nothing;
     others by the bytes that calls were asked to copy, for a counter's samples of 20 ms may miss them."""
     calls, pace, asked, moved = job.cuda.calls, _pace(job), copied(job), traffic(job)
@@ -82,18 +82,18 @@ def _spent(job: JobFacts) -> str:
     return filled("{}, with {}", rests, beside) if rests and beside else rests or beside or "nothing says what it copies"
 
 
-def _pace(job: JobFacts) -> float | None:
+def _pace(job: WalkedJob) -> float | None:
     """Bytes per second while a copy is under way; None if copies are not counted."""
     calls = job.cuda.calls
     return copied(job) / calls.copy if calls is not None and calls.copy >= policy.LITTLE and copied(job) else None
 
 
-def _crawls(job: JobFacts) -> bool:
+def _crawls(job: WalkedJob) -> bool:
     """True if copies are slower than from pageable memory: something else delays them."""
     return link_of(job) < math.inf and (_pace(job) or math.inf) < policy.TENTH * link_of(job)
 
 
-def _faults_per_s(job: JobFacts) -> float | None:
+def _faults_per_s(job: WalkedJob) -> float | None:
     """Page faults of the trainer per second, if they bring in what it copies; None if they do not."""
     older, newer = job.trainer.older, job.trainer.newer
     faults = counter_per_s(older.minflt, newer.minflt, newer.t_ns - older.t_ns) or 0.0
@@ -104,7 +104,7 @@ def _gb_per_s(rate: float) -> str:
     return f"{rate / 1e9:.1f} GB/s" if rate >= 1e8 else f"{rate / 1e6:.1f} MB/s"
 
 
-def _counted(job: JobFacts) -> Iterator[Evidence]:
+def _counted(job: WalkedJob) -> Iterator[Evidence]:
     """Yields evidence from counted CUDA calls."""
     if (calls := job.cuda.calls) is None:
         return

@@ -11,19 +11,19 @@ When it abstains: it waits for batches; what it copies goes mostly one way, such
 from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
-from gputop.diagnosis.facts.facts import Facts, JobFacts
 from gputop.diagnosis.facts.feeders import named_thread, threads_at_work
 from gputop.diagnosis.graph.gpuside import both_ways
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.states import host_side_loss
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix
 from gputop.system.text import counted
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     trainer, (there, back) = job.trainer, both_ways(job)
     loss = job.lost if job.lost is not None else host_side_loss(job)
-    share = loss * sum(claim.share for claim in job.claims if claim.judge is JUDGE)
+    share = loss * sum(claim.share for claim in job.claims if claim.cause == JUDGE.cause)
     beside = filled(", with threads of its own{} on {:.1f} CPUs", named_thread(trainer), trainer.others_run)
     ready = filled("; its {} {} batches ready", counted(len(job.workers), "worker"), "has" if len(job.workers) == 1 else "have")
     detail = filled("{} ({}) updates on the CPU what its GPU computed {:.0f}% of the time", trainer.role.label, trainer.pid, 100 * share)

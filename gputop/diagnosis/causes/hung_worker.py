@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.facts import waits
-from gputop.diagnosis.facts.facts import Facts, JobFacts
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.graph import stuck
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.shell import wake
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
@@ -32,7 +32,7 @@ _STANDS = {
 }  # fmt: skip
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     hung, rests = stuck.hung(job), stuck.gpus_rest(job, policy.STUCK_S)
     if job.output.unheard and rests:
         return _tell_of_unheard(job)
@@ -46,7 +46,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(filled("{}; {}", _states_line(hung), others), tuple(map(_evidence, hung)), tuple(_fixes(hung, job, facts)), (), victims)
 
 
-def _tell_of_programs(job: JobFacts) -> Finding:
+def _tell_of_programs(job: WalkedJob) -> Finding:
     """The finding about programs of the trainer that are stopped, or blocked writing errors that no process reads."""
     named = joined(", ", (filled("{} ({})", name, pid) for pid, name in (job.programs.stopped or job.programs.mute).items()))
     one = len(job.programs.stopped or job.programs.mute) == 1
@@ -66,7 +66,7 @@ def _tell_of_programs(job: JobFacts) -> Finding:
     return Finding(detail, (evidence,), fixes, (), (job.trainer.pid,))
 
 
-def _tell_of_unheard(job: JobFacts) -> Finding:
+def _tell_of_unheard(job: WalkedJob) -> Finding:
     pid, fd, still_s = job.trainer.pid, job.trainer.newer.syscall_arg, job.trainer.still_s
     detail = filled("{} ({}) has not moved for {:.1f} s: no reader takes its standard ", job.trainer.role.label, pid, still_s)
     evidence = Evidence("still_s", round(still_s, 1), "s", "it has neither run nor switched, in a write")
@@ -78,7 +78,7 @@ def _tell_of_unheard(job: JobFacts) -> Finding:
     return Finding(filled("{}{}", detail, "output" if fd == 1 else "error"), (evidence,), fixes, (), (pid,))
 
 
-def _tell_of_all(job: JobFacts, facts: Facts) -> Finding:
+def _tell_of_all(job: WalkedJob, facts: WalkedFacts) -> Finding:
     still_s = job.trainer.still_s
     odd = min(_alike(job.workers, _kind).values(), key=len)
     unlike = filled("; {}, unlike the others", _states_line(odd)) if 2 * len(odd) < len(job.workers) else ""
@@ -128,7 +128,7 @@ def _evidence(worker: ProcFacts) -> Evidence:
     return Evidence("still_s", round(worker.still_s, 1), "s", filled("{} has neither run nor switched", label))
 
 
-def _fixes(hung: list[ProcFacts], job: JobFacts, facts: Facts) -> Iterator[Fix]:
+def _fixes(hung: list[ProcFacts], job: WalkedJob, facts: WalkedFacts) -> Iterator[Fix]:
     waiting = []
     for worker in hung:
         how, label = _how(worker), worker.role.label

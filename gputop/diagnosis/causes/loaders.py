@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from gputop.diagnosis.facts import feeders
 from gputop.diagnosis.facts.capacity import capacity
-from gputop.diagnosis.facts.facts import JobFacts
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.waits import PIPE
 from gputop.diagnosis.graph.edges import Leaf
+from gputop.diagnosis.graph.job import WalkedJob
 from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
 
@@ -41,19 +41,19 @@ def explained(walk: Walk, leaf: Leaf) -> float:
     return min(1.0, max(0.0, (busiest - policy.SOME) / (policy.MOST - policy.SOME)))
 
 
-def one_is_late(job: JobFacts) -> bool:
+def one_is_late(job: WalkedJob) -> bool:
     """True if a torch loader, which keeps the order of its batches, waits for a long one while most workers are ahead."""
     ahead, runs = sum(worker.ahead for worker in job.workers), [worker.run for worker in job.workers]
     late = job.loader.is_torchs and job.data >= policy.LOST and ahead >= policy.HALF * len(runs)
     return late and sum(runs) - min(runs) * len(runs) >= policy.MOST * job.data
 
 
-def unasked(job: JobFacts, worker: ProcFacts) -> float:
+def unasked(job: WalkedJob, worker: ProcFacts) -> float:
     """Share of the window that a worker which answers requests, such as an environment, waited at a pipe for the next request."""
     return worker.ahead if not job.loader.is_torchs and worker.kinds.get(PIPE, 0.0) >= policy.NEARLY_ALL * worker.ahead else 0.0
 
 
-def _busy(job: JobFacts, worker: ProcFacts) -> float:
+def _busy(job: WalkedJob, worker: ProcFacts) -> float:
     """Share of the time with requests in which the worker, its threads or its programs had something to do."""
     asked = 1.0 - unasked(job, worker)
     return max(worker.run + worker.runnable, sum(worker.others), sum(worker.programs)) / asked if asked > 0.0 else 0.0

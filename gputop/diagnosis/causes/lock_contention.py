@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections import Counter
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
-from gputop.diagnosis.facts.facts import Facts, JobFacts
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.waits import LOCK
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Culprit, Evidence, Fix
@@ -25,27 +25,27 @@ _WHERE = {"lock": "in futex, flock or a semaphore", "pipe": "until a process tha
           "timer": "between one try for the lock of a file and the next"}  # fmt: skip
 
 
-def _between_trainers(job: JobFacts) -> bool:
+def _between_trainers(job: WalkedJob) -> bool:
     """Whether the main thread sleeps until other trainers release something shared, such as a table in shared memory."""
     return sum(job.locks.rivals.values()) >= policy.LOST
 
 
-def _is_kept_out(job: JobFacts) -> bool:
+def _is_kept_out(job: WalkedJob) -> bool:
     """True if the main thread itself, rather than its workers, sleeps in fcntl or flock while another process holds the file."""
     return job.trainer.kept_out(LOCK) >= policy.HALF and job.pools.get("main.lock", 0.0) >= job.pools.get("data.lock", 0.0)
 
 
-def _takes_turns(job: JobFacts) -> bool:
+def _takes_turns(job: WalkedJob) -> bool:
     """True if the main thread itself takes the lock in turn with its workers."""
     return sum(job.locked_by.values()) >= policy.LOST
 
 
-def _felt(job: JobFacts) -> str:
+def _felt(job: WalkedJob) -> str:
     """The symptom: the trainer does not wait for input if its workers deliver."""
     return "wait-heavy" if _between_trainers(job) or _is_kept_out(job) or _takes_turns(job) else "input-bound"
 
 
-def _server(job: JobFacts) -> ProcFacts | None:
+def _server(job: WalkedJob) -> ProcFacts | None:
     """The process (Manager or worker) that holds a lock while most of its clients wait on pipes; None without one. (A queue that is merely
     empty or full blocks one side.)"""
     if sum(proc.kinds.get("pipe", 0.0) >= policy.QUARTER for proc in (job.trainer, *job.workers)) < policy.SEVERAL:
@@ -57,7 +57,7 @@ def _server(job: JobFacts) -> ProcFacts | None:
     return None
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     if _between_trainers(job):
         return _tell_of_rivals(job, facts)
     if _is_kept_out(job):
@@ -68,7 +68,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return _tell_of_waiting(job, facts) if server is None else _tell_of_server(job, server)
 
 
-def _tell_of_rivals(job: JobFacts, facts: Facts) -> Finding:
+def _tell_of_rivals(job: WalkedJob, facts: WalkedFacts) -> Finding:
     labels = {other.trainer.pid: other.trainer.role.label for other in facts.jobs}
     names = joined(", ", (filled("{} ({})", labels.get(pid, "another trainer"), pid) for pid in sorted(job.locks.rivals)))
     share, pids = sum(job.locks.rivals.values()), sorted({job.trainer.pid, *job.locks.rivals})
@@ -83,7 +83,7 @@ def _tell_of_rivals(job: JobFacts, facts: Facts) -> Finding:
     )  # fmt: skip
 
 
-def _tell_of_kept_out(job: JobFacts) -> Finding:
+def _tell_of_kept_out(job: WalkedJob) -> Finding:
     trainer, pid = job.trainer, job.trainer.locked_out[0]
     name, share = job.locks.holders[pid], trainer.kinds.get(LOCK, 0.0)
     detail = filled(
@@ -97,7 +97,7 @@ def _tell_of_kept_out(job: JobFacts) -> Finding:
     return Finding(detail + _held(job, [trainer]), (evidence,), fixes, (Culprit(pid, name, None),), (trainer.pid,))
 
 
-def _tell_of_turns(job: JobFacts) -> Finding:
+def _tell_of_turns(job: WalkedJob) -> Finding:
     trainer, share = job.trainer, sum(job.locked_by.values())
     held = {worker.pid: job.locked_by[worker.pid] for worker in job.workers if worker.pid in job.locked_by}
     most = [pid for pid, part in sorted(held.items(), key=lambda row: -row[1]) if part >= policy.TENTH * share]
@@ -120,7 +120,7 @@ def _tell_of_turns(job: JobFacts) -> Finding:
     return Finding(detail, evidence, fixes, culprits, (trainer.pid,))
 
 
-def _tell_of_server(job: JobFacts, server: ProcFacts) -> Finding:
+def _tell_of_server(job: WalkedJob, server: ProcFacts) -> Finding:
     clients, locked = server.clients
     victims = tuple(worker.pid for worker in job.workers if worker is not server)
     detail = filled(
@@ -135,7 +135,7 @@ def _tell_of_server(job: JobFacts, server: ProcFacts) -> Finding:
     return Finding(detail, (evidence,), fixes, (), victims)
 
 
-def _tell_of_waiting(job: JobFacts, facts: Facts) -> Finding:
+def _tell_of_waiting(job: WalkedJob, facts: WalkedFacts) -> Finding:
     waited = sum((Counter(worker.state.waits) for worker in job.workers), Counter[str]())
     kind = max(_WHERE, key=lambda word: waited[word])
     share, running = waited[kind] / max(1, len(job.workers)), sum(worker.run for worker in job.workers)
@@ -159,7 +159,7 @@ def _tell_of_waiting(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, culprits)
 
 
-def _held(job: JobFacts, waiting: list[ProcFacts]) -> str:
+def _held(job: WalkedJob, waiting: list[ProcFacts]) -> str:
     """Words for the process that held the lock most of the time, by /proc/locks; empty if unknown."""
     pid, share = max((proc.locked_out for proc in waiting), key=lambda pair: pair[1], default=(0, 0.0))
     if len({worker.pid for worker in job.workers} & set(job.locks.holders)) > 1:

@@ -14,9 +14,10 @@ from typing import NamedTuple
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.causes.output_blocked import lists_ends
 from gputop.diagnosis.facts import starts
-from gputop.diagnosis.facts.facts import Facts, JobFacts, may_spin
+from gputop.diagnosis.facts.facts import may_spin
 from gputop.diagnosis.facts.feeders import named_thread, started, threads_at_work
 from gputop.diagnosis.graph.edges import Leaf
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.states import host_side_loss
 from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
@@ -42,7 +43,7 @@ def _part(_walk: Walk, leaf: Leaf) -> float:
     return policy.HALF if leaf.resource == "timer" else 1.0
 
 
-def _most(job: JobFacts) -> tuple[str, float]:
+def _most(job: WalkedJob) -> tuple[str, float]:
     """(``computing`` or the kind of sleep with most of the loss, its share of the window)."""
     loss = job.lost if job.lost is not None else host_side_loss(job)
     costs = {kind: job.pools.get(f"main.{kind}", 0.0) * loss for kind in ("computing", *_SLEEPS)}
@@ -50,12 +51,12 @@ def _most(job: JobFacts) -> tuple[str, float]:
     return most, costs[most]
 
 
-def asks_programs(job: JobFacts) -> bool:
+def asks_programs(job: WalkedJob) -> bool:
     """Whether a trainer with workers also starts programs between the steps and reads their output: nvidia-smi, git, du."""
     return bool(job.workers) and not job.loader.births and job.trainer.children >= policy.AT_WORK
 
 
-def _finding(job: JobFacts, facts: Facts) -> _MainThreadWork:
+def _finding(job: WalkedJob, facts: WalkedFacts) -> _MainThreadWork:
     most, cost = _most(job)
     pid, share = job.trainer.pid, filled("{:.0f}% of the time", 100 * cost)
     stacks = filled("gputop stacks {:pid} --duration 10", pid)
@@ -83,7 +84,7 @@ def _finding(job: JobFacts, facts: Facts) -> _MainThreadWork:
     return _MainThreadWork(computes, "", Fix("See what it computes between the steps, by line", stacks, look=True), _loading(job, facts))
 
 
-def _of_fed(job: JobFacts, facts: Facts, share: str, where: Fix) -> _MainThreadWork:
+def _of_fed(job: WalkedJob, facts: WalkedFacts, share: str, where: Fix) -> _MainThreadWork:
     """Words and fixes for a trainer without workers that another process feeds through a pipe or UNIX socket."""
     does, feeder = filled("waits {} for what comes through a pipe or UNIX socket", share), next(iter(started(job, facts)), None)
     late = Fix("Its feeder is late: see which process is at the other end", lists_ends(job.trainer), look=True)
@@ -94,12 +95,12 @@ def _of_fed(job: JobFacts, facts: Facts, share: str, where: Fix) -> _MainThreadW
     return _MainThreadWork(does, "for what comes by a pipe or UNIX socket", where, fixes)
 
 
-def _loading(job: JobFacts, facts: Facts) -> tuple[Fix, ...]:
+def _loading(job: WalkedJob, facts: WalkedFacts) -> tuple[Fix, ...]:
     ways = advice.loading(job, facts)
     return advice.fixes(ways.moved if job.workers else ways.ahead, advice.first_loaders(job, facts))
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     told, compiles = _finding(job, facts), starts.is_compiling(job)
     does, fixes = (starts.compiling_text(job), starts.FIXES) if compiles else (told.does, told.fixes)
     ahead = sum(worker.ahead for worker in job.workers) / len(job.workers) if job.workers else None

@@ -10,10 +10,11 @@ Abstains: pages are read for the first time (disk-io).
 from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
-from gputop.diagnosis.facts.facts import Facts, Grower, JobFacts
+from gputop.diagnosis.facts.facts import Grower
 from gputop.diagnosis.facts.feeders import MEMORY, programs_wait, threads_wait
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.graph import shell
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Culprit, Evidence, Fix
@@ -21,7 +22,7 @@ from gputop.findings.verdict import Culprit, Evidence, Fix
 NAMED = 3  # culprits at most
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     procs = job.workers or [job.trainer]
     share = max(sum(_stalled(job, proc) for proc in procs) / len(procs), programs_wait(job, facts).get(MEMORY, 0.0))
     faults, own = sum(proc.majflt_per_s for proc in procs), _own_growth(job)
@@ -44,16 +45,16 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, (*_ending(growers), *_fixes(job, facts)), culprits, tuple(proc.pid for proc in procs))
 
 
-def _stalled(job: JobFacts, proc: ProcFacts) -> float:
+def _stalled(job: WalkedJob, proc: ProcFacts) -> float:
     """Share of the window that the main thread, or the threads it waits for, stalled on memory."""
     return max(proc.state.fractions.get(MEMORY, 0.0), threads_wait(job, proc).get(MEMORY, 0.0))
 
 
-def _own_growth(job: JobFacts) -> int:
+def _own_growth(job: WalkedJob) -> int:
     return sum(max(0, proc.grown_bytes) for proc in (job.trainer, *job.workers))
 
 
-def _growers(job: JobFacts, facts: Facts) -> list[Grower]:
+def _growers(job: WalkedJob, facts: WalkedFacts) -> list[Grower]:
     """Processes outside the job whose memory has grown more than the job's since they were first seen; if a control group is full, only
     those inside it that took a tenth of its limit at least."""
     found = [one for one in facts.growers if not job.limits.memory_path or shell.holds_group(job.limits.memory_path, one.cgroup)]
@@ -80,7 +81,7 @@ def _ending(growers: list[Grower]) -> list[Fix]:
     )
 
 
-def _fixes(job: JobFacts, facts: Facts) -> list[Fix]:
+def _fixes(job: WalkedJob, facts: WalkedFacts) -> list[Fix]:
     if not job.limits.memory_path:
         return [Fix("See who holds the memory", "ps -eo pid,rss,comm --sort=-rss | head", look=True)]
     limit, cached = job.limits.memory_limit_bytes or 0, job.limits.memory_file_bytes or 0

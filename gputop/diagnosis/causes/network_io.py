@@ -11,12 +11,12 @@ from __future__ import annotations
 from operator import itemgetter
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
-from gputop.diagnosis.facts.facts import Facts, JobFacts
-from gputop.diagnosis.facts.feeders import waiting_part
 from gputop.diagnosis.facts.life import has_peers
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.waits import DISK, NETWORK, is_fuse
 from gputop.diagnosis.graph.edges import Leaf
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
+from gputop.diagnosis.graph.owners import waiting_part
 from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
 from gputop.findings.sentence import filled
@@ -30,7 +30,7 @@ def _part(walk: Walk, leaf: Leaf) -> float:
     return 0.0 if leaf.holder == "main" and has_peers(walk.job) and not walk.job.workers else 1.0
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     procs, who, share = waiting_part(job, facts, "network", _share)
     rate, lost = facts.host.net_rx_bytes_per_s, facts.host.retrans_per_s
     evidence = (
@@ -51,7 +51,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(filled("{} waited for the network {:.0f}% of the time{}", who, 100 * share, received), evidence, fixes)
 
 
-def _file_server(procs: list[ProcFacts], facts: Facts) -> int | None:
+def _file_server(procs: list[ProcFacts], facts: WalkedFacts) -> int | None:
     """Pid of the daemon for whose files the processes mostly wait; 0 if they wait for one that is not known; None if for none."""
     waited: dict[int, float] = {}
     for wake in (wake for proc in procs for wake in facts.wakes.get(proc.pid, ()) if wake.pid in facts.file_servers):
@@ -64,7 +64,7 @@ def _file_server(procs: list[ProcFacts], facts: Facts) -> int | None:
     return 0 if 2 * sum(is_fuse(one.wchan) for one in asleep) > len(asleep) else None
 
 
-def _of_files(pid: int, facts: Facts, waited: str, evidence: tuple[Evidence, ...]) -> Finding:
+def _of_files(pid: int, facts: WalkedFacts, waited: str, evidence: tuple[Evidence, ...]) -> Finding:
     """What is found of loaders that wait for the daemon of a FUSE file system, which is what can be made faster."""
     copy = Fix("Or copy the data set to a file system of this host, past that daemon")
     mounts = Fix("See which file systems there are, and what serves them", "findmnt -l -o TARGET,SOURCE,FSTYPE | grep fuse", look=True)

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import Counter
 
 from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.facts.facts import Facts, JobFacts, OutputReader
+from gputop.diagnosis.facts.facts import OutputReader
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.waits import PIPE
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.states import host_side_loss
 from gputop.findings import policy
 from gputop.findings.sentence import filled
@@ -22,10 +23,10 @@ from gputop.findings.verdict import Culprit, Fix
 _LESS = Fix("Write less often, or to a file")
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     trainer, reader = job.trainer, next(iter(job.output.readers), None)
     loss = job.lost if job.lost is not None else host_side_loss(job)
-    share = loss * sum(claim.share for claim in job.claims if claim.judge is JUDGE)
+    share = loss * sum(claim.share for claim in job.claims if claim.cause == JUDGE.cause)
     evidence = percent("main_waits_pct", share, "of the main thread's time asleep until its output is read")
     who = filled("the main thread of {} ({}) waits {:.0f}% of the time until ", trainer.role.label, trainer.pid, 100 * share)
     if reader is None:

@@ -13,8 +13,7 @@ from __future__ import annotations
 from gputop.diagnosis.causes import Finding, Judge, advice
 from gputop.diagnosis.causes.hung_worker import TRACED
 from gputop.diagnosis.facts import starts
-from gputop.diagnosis.facts.facts import Facts, JobFacts
-from gputop.diagnosis.facts.intensity import late_job
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob, late_job
 from gputop.diagnosis.graph.pausing import away_s, breaks_s, is_ahead, waits_for_first, waits_for_programs
 from gputop.diagnosis.graph.shell import wake
 from gputop.findings import policy
@@ -22,7 +21,7 @@ from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     writer = late_job(job, facts) if waits_for_first(job, facts) else job
     written, who = (
         writer.trainer.write_bytes_per_s,
@@ -61,7 +60,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(filled("{}; {}{}", rests, what, filled("; {}", again.told()) if again else ""), evidence, fixes, (), (job.trainer.pid,))
 
 
-def _let_go_on(job: JobFacts) -> tuple[Fix, ...]:
+def _let_go_on(job: WalkedJob) -> tuple[Fix, ...]:
     """Fixes for a trainer that is stopped itself, in place of a look at its main thread; empty if it is not stopped."""
     if job.trainer.state.fractions.get("stopped", 0.0) < policy.SOME:
         return ()
@@ -70,7 +69,7 @@ def _let_go_on(job: JobFacts) -> tuple[Fix, ...]:
     return (Fix("Somebody stopped it (Ctrl-Z, SIGSTOP): let it go on", wake([job.trainer.pid])),)
 
 
-def _rest(job: JobFacts, facts: Facts) -> tuple[float | None, str]:
+def _rest(job: WalkedJob, facts: WalkedFacts) -> tuple[float | None, str]:
     """(seconds without work for the GPU, None if not measured; words for when)."""
     gpu, breaks = max(job.gpus, key=lambda gpu: gpu.stretch_s, default=None), breaks_s(job)
     if gpu is not None and gpu.stretch_s >= breaks and gpu.stretch_s > 0.0:
@@ -83,14 +82,14 @@ def _rest(job: JobFacts, facts: Facts) -> tuple[float | None, str]:
 _DOING = {"disk": "waiting for the disk", "memory": "waiting for memory", "transfer": "copying"}
 
 
-def _busiest(job: JobFacts) -> tuple[str, float]:
+def _busiest(job: WalkedJob) -> tuple[str, float]:
     """(what the main thread does most outside steps, its share of the window)."""
     fractions = {word: share for word, share in job.trainer.state.fractions.items() if word not in ("waiting-gpu", "waiting-data")}
     word = max(fractions, key=fractions.__getitem__, default="blocked")
     return _DOING.get(word, word), fractions.get(word, 0.0)
 
 
-def _does(job: JobFacts) -> str:
+def _does(job: WalkedJob) -> str:
     if starts.is_compiling(job):
         return filled("it {}", starts.compiling_text(job))
     does = (

@@ -15,11 +15,12 @@ from __future__ import annotations
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.causes.loaders import LOADERS, LOADING_THREAD, explained, more_would_help, one_is_late, unasked
 from gputop.diagnosis.facts.capacity import capacity
-from gputop.diagnosis.facts.facts import Facts, JobFacts, Taker
+from gputop.diagnosis.facts.facts import Taker
 from gputop.diagnosis.facts.feeders import at_work, at_work_for, loading_threads, named_thread, programs_read, programs_sleep
 from gputop.diagnosis.facts.takers import names_of
 from gputop.diagnosis.facts.waits import LOCK
 from gputop.diagnosis.graph.edges import Leaf
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.states import host_side_loss
 from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
@@ -40,7 +41,7 @@ def _part(walk: Walk, leaf: Leaf) -> float:
     return 0.0 if more_would_help(walk) else explained(walk, leaf)
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     if feeders := at_work_for(job, facts):
         return _tell_of_feeders(job, facts, feeders)
     if not job.workers:
@@ -48,7 +49,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return _tell_of_late(job, facts) if one_is_late(job) else _tell_of_workers(job, facts)
 
 
-def _tell_of_feeders(job: JobFacts, facts: Facts, feeders: list[Taker]) -> Finding:
+def _tell_of_feeders(job: WalkedJob, facts: WalkedFacts, feeders: list[Taker]) -> Finding:
     waited = job.feeders.share or programs_read(job) * job.trainer.kinds.get(LOCK, 0.0) or _held(job)
     names = joined(", ", names_of(feeders))
     detail = filled(
@@ -60,12 +61,12 @@ def _tell_of_feeders(job: JobFacts, facts: Facts, feeders: list[Taker]) -> Findi
     return Finding(detail, (evidence,), (*more, *_fixes(job, facts, feeders[0].pid)), (), (job.trainer.pid,))
 
 
-def _by_threads(job: JobFacts) -> bool:
+def _by_threads(job: WalkedJob) -> bool:
     """Whether the walk ended at threads of the trainer that load for its main thread."""
-    return any(claim.judge is JUDGE and claim.way is not None and claim.way.leaf.holder == LOADING_THREAD for claim in job.claims)
+    return any(claim.cause == JUDGE.cause and claim.way is not None and claim.way.leaf.holder == LOADING_THREAD for claim in job.claims)
 
 
-def _tell_of_threads(job: JobFacts, facts: Facts) -> Finding:
+def _tell_of_threads(job: WalkedJob, facts: WalkedFacts) -> Finding:
     trainer, threads = job.trainer, loading_threads(job)
     detail = filled(
         "the main thread of {} waits for {} of its own{}, which run on {:.1f} of the {} CPUs that it may use and cannot keep up",
@@ -75,7 +76,7 @@ def _tell_of_threads(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, (evidence,), _fixes(job, facts, trainer.pid), (), (trainer.pid,))
 
 
-def _tell_of_programs(job: JobFacts, facts: Facts) -> Finding:
+def _tell_of_programs(job: WalkedJob, facts: WalkedFacts) -> Finding:
     """The finding about a trainer without workers, fed by programs that do not compute."""
     waited, slept = _held(job), programs_sleep(job, facts)
     named = [filled("{} ({})", clean(name), pid) for pid, name in sorted(job.programs.names.items())[:MOST_NAMED]]
@@ -93,13 +94,13 @@ def _tell_of_programs(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, tuple(evidence), tuple(fixes), (), (job.trainer.pid,))
 
 
-def _held(job: JobFacts) -> float:
+def _held(job: WalkedJob) -> float:
     """Share of the window that this cause explains."""
-    held: float = sum(claim.share for claim in job.claims if claim.judge is JUDGE)
+    held: float = sum(claim.share for claim in job.claims if claim.cause == JUDGE.cause)
     return held * (job.lost if job.lost is not None else host_side_loss(job))
 
 
-def _tell_of_late(job: JobFacts, facts: Facts) -> Finding:
+def _tell_of_late(job: WalkedJob, facts: WalkedFacts) -> Finding:
     ahead = sum(worker.ahead for worker in job.workers) / len(job.workers)
     most, least = (chosen(worker.run for worker in job.workers) for chosen in (max, min))
     detail = filled(
@@ -119,7 +120,7 @@ def _tell_of_late(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 
 
-def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
+def _tell_of_workers(job: WalkedJob, facts: WalkedFacts) -> Finding:
     busy = at_work(job) or job.workers
     workers, asked = max(1, len(busy)), sum(unasked(job, worker) for worker in busy)
     ran = sum(worker.run for worker in busy) / max(workers - asked, 1e-9)
@@ -147,12 +148,12 @@ def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (), tuple(worker.pid for worker in busy))
 
 
-def _fixes(job: JobFacts, facts: Facts, pid: int) -> tuple[Fix, ...]:
+def _fixes(job: WalkedJob, facts: WalkedFacts, pid: int) -> tuple[Fix, ...]:
     look = Fix("See what takes the time, by line", filled("gputop stacks {:pid} --duration 10", pid), look=True)
     return (*advice.fixes(advice.loading(job, facts).cheaper), look)
 
 
-def _wake(job: JobFacts, facts: Facts, workers: int, pid: int) -> tuple[Fix, ...]:
+def _wake(job: WalkedJob, facts: WalkedFacts, workers: int, pid: int) -> tuple[Fix, ...]:
     return (
         *advice.fixes(advice.loading(job, facts).asleep, 2 * workers),
         Fix("See where they sleep, by line", filled("gputop stacks {:pid} --duration 10", pid), look=True),

@@ -13,14 +13,15 @@ from __future__ import annotations
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.causes.undersized_work import how_used, share_used
 from gputop.diagnosis.facts import intensity
-from gputop.diagnosis.facts.facts import Facts, JobFacts, may_spin
+from gputop.diagnosis.facts.facts import may_spin
 from gputop.diagnosis.graph.gpuside import launching, outlasting
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     gpu = min(job.gpus, key=lambda gpu: intensity.intensity(gpu) or 1.0)
     rate, worked = job.cuda.launches_per_s, 1.0 - (job.idle or 0.0)
     used = "" if intensity.intensity(gpu) is None else filled(", which use {} while they run", share_used(gpu))
@@ -39,7 +40,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 
 
-def _felt(job: JobFacts) -> str:
+def _felt(job: WalkedJob) -> str:
     return "wait-heavy" if (job.idle or 0.0) > policy.HALF else "busy-not-working"
 
 

@@ -15,11 +15,12 @@ from collections import Counter
 from gputop.diagnosis.causes import Finding, Judge, advice, gpu_throttle, percent
 from gputop.diagnosis.causes.cpu_contention import culprits
 from gputop.diagnosis.facts.capacity import capacity
-from gputop.diagnosis.facts.facts import Facts, JobFacts, Taker
-from gputop.diagnosis.facts.intensity import late_job, slowed_by, used
+from gputop.diagnosis.facts.facts import Taker
+from gputop.diagnosis.facts.intensity import slowed_by, used
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.takers import blame, names_of
 from gputop.diagnosis.graph import owners, shell
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob, late_job
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Culprit, Evidence, Fix
@@ -30,7 +31,7 @@ NAMED, PEERS = 8, 4  # ranks, and peers, that are listed one by one
 _Late = tuple[str, tuple[Evidence, ...], tuple[Fix, ...]]
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     if job.ranks.absent:
         return _tell_of_absent(job, facts)
     own = late_job(job, facts)
@@ -44,7 +45,7 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (culprit, *blame(takers, facts.seconds)), tuple(other.trainer.pid for other in waiting))
 
 
-def _tell_of_absent(job: JobFacts, facts: Facts) -> Finding:
+def _tell_of_absent(job: WalkedJob, facts: WalkedFacts) -> Finding:
     ranks, waiting = joined(", ", map(str, job.ranks.absent[:NAMED])), len(job.ranks.kin) or 1
     gone = filled("rank {} of its training has", ranks) if len(job.ranks.absent) == 1 else filled("ranks {} of its training have", ranks)
     stand = filled("{} {}", counted(waiting, "other"), "stands" if waiting == 1 else "stand")
@@ -58,13 +59,13 @@ def _tell_of_absent(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, (evidence,), fixes, (), (job.trainer.pid,))
 
 
-def _takers(own: JobFacts, facts: Facts) -> list[Taker]:
+def _takers(own: WalkedJob, facts: WalkedFacts) -> list[Taker]:
     """Takers that run while the late rank, or one of its workers, is runnable; empty if the rank is late by itself."""
     kept = max(proc.runnable for proc in (*own.workers, own.trainer))
     return culprits(own, facts) if kept >= policy.SOME and owners.strangers_share(own, capacity(own, facts)) > 0.0 else []
 
 
-def _late_host(own: JobFacts, waiting: list[JobFacts], facts: Facts) -> _Late:
+def _late_host(own: WalkedJob, waiting: list[WalkedJob], facts: WalkedFacts) -> _Late:
     """(detail, evidence, fixes) for a rank with an idle GPU: the delays of its main thread."""
     slow, label = own.trainer, own.trainer.role.label
     fractions = {word: share for word, share in slow.state.fractions.items() if word != "waiting-gpu"}
@@ -99,7 +100,7 @@ def _do(workers: list[ProcFacts]) -> str:
     return filled(" (its {} {} {} {:.0f}%)", counted(len(workers), "worker"), verb, word, 100 * share / len(workers))
 
 
-def _late_gpu(own: JobFacts, waiting: list[JobFacts], facts: Facts) -> _Late:
+def _late_gpu(own: WalkedJob, waiting: list[WalkedJob], facts: WalkedFacts) -> _Late:
     """(detail, evidence, fixes) for a rank with a GPU that is busy all the time while the others' finish earlier."""
     label, spin = own.trainer.role.label, all((other.idle or 0.0) < policy.FIFTH for other in waiting)
     detail = filled(

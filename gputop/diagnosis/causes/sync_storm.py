@@ -11,13 +11,13 @@ of batches, its own threads or writes.
 from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
-from gputop.diagnosis.facts.facts import Facts, JobFacts
 from gputop.diagnosis.graph.gpuside import calls_per_s, spins_per_s, waits_per_s
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     calls, sampled = job.cuda.calls, job.cuda.sampled if spins_per_s(job) is not None else None
     rate = waits_per_s(job) if calls is None else calls_per_s(calls)
     often = filled("{:,.0f} sleeps of the main thread, as many as synchronizing calls make, per second", rate)

@@ -12,10 +12,11 @@ from __future__ import annotations
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.causes.loaders import LOADERS, explained, more_would_help
 from gputop.diagnosis.facts.capacity import capacity
-from gputop.diagnosis.facts.facts import Facts, JobFacts, Taker
+from gputop.diagnosis.facts.facts import Taker
 from gputop.diagnosis.facts.feeders import at_work, at_work_for, loading_threads, named_thread
 from gputop.diagnosis.facts.takers import names_of
 from gputop.diagnosis.graph.edges import Leaf
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
@@ -27,13 +28,13 @@ def _part(walk: Walk, leaf: Leaf) -> float:
     return explained(walk, leaf) if more_would_help(walk) else 0.0
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     if programs := at_work_for(job, facts):
         return _tell_of_programs(job, facts, programs)
     return _tell_of_workers(job, facts) if job.workers else _tell_of_threads(job, facts)
 
 
-def _tell_of_threads(job: JobFacts, facts: Facts) -> Finding:
+def _tell_of_threads(job: WalkedJob, facts: WalkedFacts) -> Finding:
     """The finding about threads of a native program that load for its main thread."""
     cpus, trainer, threads = capacity(job, facts), job.trainer, max(1, loading_threads(job))
     detail = filled(
@@ -48,7 +49,7 @@ def _tell_of_threads(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, fixes, (), (trainer.pid,))
 
 
-def _tell_of_programs(job: JobFacts, facts: Facts, programs: list[Taker]) -> Finding:
+def _tell_of_programs(job: WalkedJob, facts: WalkedFacts, programs: list[Taker]) -> Finding:
     cpus, ran, names = capacity(job, facts), sum(one.cores for one in programs), joined(", ", names_of(programs))
     does = "which loads for it, runs" if len(programs) == 1 else "which load for it, run"
     detail = filled(
@@ -62,7 +63,7 @@ def _tell_of_programs(job: JobFacts, facts: Facts, programs: list[Taker]) -> Fin
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 
 
-def _tell_of_workers(job: JobFacts, facts: Facts) -> Finding:
+def _tell_of_workers(job: WalkedJob, facts: WalkedFacts) -> Finding:
     cpus, busy = capacity(job, facts), at_work(job)
     workers, unused = len(busy), job.loader.finished + len(job.workers) - len(busy)
     share = sum(max(worker.run, worker.others_run) for worker in busy) / workers

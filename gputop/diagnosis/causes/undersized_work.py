@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.facts import intensity
-from gputop.diagnosis.facts.facts import Facts, GpuFacts, JobFacts
+from gputop.diagnosis.facts.facts import GpuFacts
 from gputop.diagnosis.facts.life import has_peers
 from gputop.diagnosis.graph.edges import Leaf
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
@@ -25,7 +26,7 @@ def _part(walk: Walk, _leaf: Leaf) -> float:
     return 0.0 if has_peers(walk.job) else 1.0
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     if _take_turns(job):
         return _tell_of_turns(job, facts)
     gpu = min(job.gpus, key=lambda gpu: intensity.intensity(gpu) or 1.0)
@@ -36,18 +37,18 @@ def _tell(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, how_used(gpu), fixes, (), (job.trainer.pid,))
 
 
-def _take_turns(job: JobFacts) -> bool:
+def _take_turns(job: WalkedJob) -> bool:
     """Whether the GPUs rather take turns than have too little work each."""
     return job.gpu_use.turns > job.gpu_use.waste.get("light", 0.0)
 
 
-def work_apart(job: JobFacts) -> bool:
+def work_apart(job: WalkedJob) -> bool:
     """True if the job's GPUs hardly ever worked at the same time; otherwise some only have less work."""
     worked = 1.0 - (1.0 if job.idle is None else job.idle)
     return sum(gpu.util or 0.0 for gpu in job.gpus) - worked < policy.TENTH
 
 
-def _tell_of_turns(job: JobFacts, facts: Facts) -> Finding:
+def _tell_of_turns(job: WalkedJob, facts: WalkedFacts) -> Finding:
     worked, idle = 1.0 - (job.idle or 0.0), [gpu for gpu in job.gpus if gpu.util is not None and gpu.util < policy.HARDLY]
     names = joined(", ", (filled("GPU {} {:.0f}%", gpu.name, 100 * (gpu.util or 0.0)) for gpu in job.gpus))
     how = "hardly ever work at once" if work_apart(job) else "do not work alike"
@@ -64,7 +65,7 @@ def _tell_of_turns(job: JobFacts, facts: Facts) -> Finding:
     return Finding(detail, evidence, advice.fixes(advice.computing(job, facts).turns), (), (job.trainer.pid,))
 
 
-def _felt(job: JobFacts) -> str:
+def _felt(job: WalkedJob) -> str:
     return "wait-heavy" if _take_turns(job) else "busy-not-working"
 
 

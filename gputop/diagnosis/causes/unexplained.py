@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, percent
-from gputop.diagnosis.facts.facts import JobFacts
 from gputop.diagnosis.facts.proc import ProcFacts, blocked_on
+from gputop.diagnosis.graph.job import WalkedJob
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Fix
@@ -14,7 +14,7 @@ MOST = 3  # shares of the time that are listed
 SHOWN = 4  # workers in the command that prints stacks
 
 
-def tell(job: JobFacts) -> Finding:
+def tell(job: WalkedJob) -> Finding:
     """The finding: how the time of main thread and workers was divided."""
     main, workers = _split([job.trainer]), _split(job.workers)
     detail = filled("main thread: {} of the time", _spelled(main))

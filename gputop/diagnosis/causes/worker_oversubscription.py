@@ -12,7 +12,7 @@ from __future__ import annotations
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.facts import starts
 from gputop.diagnosis.facts.capacity import capacity, wanted
-from gputop.diagnosis.facts.facts import Facts, JobFacts
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.owners import pool_of_threads
 from gputop.findings import policy
 from gputop.findings.sentence import filled
@@ -20,7 +20,7 @@ from gputop.findings.verdict import Evidence, Fix
 from gputop.system.text import counted
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     cpus, procs = len(capacity(job, facts).allowed), job.workers or [job.trainer]
     share = sum(proc.runnable for proc in procs) / len(procs)
     crowd = (

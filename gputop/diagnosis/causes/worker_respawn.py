@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections import Counter
 
 from gputop.diagnosis.causes import Finding, Judge, advice
-from gputop.diagnosis.facts.facts import Facts, JobFacts
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix
 from gputop.system.text import counted
 
 
-def _tell(job: JobFacts, facts: Facts) -> Finding:
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     born, in_a_set = len(job.loader.births), max(Counter(job.loader.births).values(), default=0)  # workers of a set are first seen together
     span = max(1.0, (facts.t_ns - job.loader.births[0]) / 1e9) if job.loader.births else 0.0
     longer = filled(", {:.1f} s longer than for later ones", job.loader.respawn_s) if job.loader.respawn_s > 0.0 else ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from msgspec.structs import replace
 
 from gputop.diagnosis.facts.facts import Capacity, Facts, JobFacts, Taker
@@ -14,10 +12,10 @@ from gputop.model.machine import parse_cpus
 
 def capacity(job: JobFacts, facts: Facts) -> Capacity:
     """Capacity of the CPUs that the job's workers may use, of the trainer's where it has none. Worked out once per job."""
-    key = "capacity", job.trainer.pid
-    if key not in facts.memo:
-        facts.memo[key] = _capacity(job, facts)
-    return cast("Capacity", facts.memo[key])
+    known, pid = facts.memo.capacity, job.trainer.pid
+    if pid not in known:
+        known[pid] = _capacity(job, facts)
+    return known[pid]
 
 
 def is_held(job: JobFacts, cpus: Capacity) -> bool:
@@ -67,21 +65,21 @@ def _uncounted(job: JobFacts, facts: Facts, allowed: frozenset[int]) -> Capacity
 def _allowed(job: JobFacts, facts: Facts, host: frozenset[int]) -> frozenset[int]:
     """The CPUs of the host in the masks of the job's workers (the trainer's, if it has none). The masks alone count where /proc/stat has
     none of their CPUs or numbers CPUs differently."""
-    key = "allowed", job.trainer.pid
-    if key not in facts.memo:
+    known, pid = facts.memo.allowed, job.trainer.pid
+    if pid not in known:
         lists = {proc.info.cpus_allowed for proc in job.workers or [job.trainer] if proc.info.cpus_allowed}
         masks = frozenset[int]().union(*map(parse_cpus, lists))
-        facts.memo[key] = (masks if facts.host.renumbered else masks & host or masks) or host
-    return cast("frozenset[int]", facts.memo[key])
+        known[pid] = (masks if facts.host.renumbered else masks & host or masks) or host
+    return known[pid]
 
 
 def _needed_there(job: JobFacts, facts: Facts, allowed: frozenset[int], host: frozenset[int]) -> float:
     """CPUs needed by the job and by the ranks of its training that may use no other CPUs; the same sum for each."""
     own = _own(job)
-    key = "needed", own, allowed
-    if key not in facts.memo:
-        facts.memo[key] = sum(needed(one) for one in facts.jobs if one.trainer.pid in own and _allowed(one, facts, host) <= allowed)
-    return cast("float", facts.memo[key])
+    known, key = facts.memo.needed, (own, allowed)
+    if key not in known:
+        known[key] = sum(needed(one) for one in facts.jobs if one.trainer.pid in own and _allowed(one, facts, host) <= allowed)
+    return known[key]
 
 
 def _taken(job: JobFacts, facts: Facts, allowed: frozenset[int], worked_inside: float) -> float:
@@ -118,10 +116,10 @@ def _may_run_on(cpus: frozenset[int], listed: str) -> bool:
 def strangers(job: JobFacts, facts: Facts) -> list[Taker]:
     """Takers that belong neither to the job nor to the other ranks of its training."""
     own = _own(job)
-    key = "strangers", own
-    if key not in facts.memo:
-        facts.memo[key] = [taker for taker in facts.takers if facts.family.get(taker.pid) not in own]
-    return cast("list[Taker]", facts.memo[key])
+    known = facts.memo.strangers
+    if own not in known:
+        known[own] = [taker for taker in facts.takers if facts.family.get(taker.pid) not in own]
+    return known[own]
 
 
 def _own(job: JobFacts) -> frozenset[int]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cached_property
 from math import inf
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -229,16 +228,6 @@ class Capacity(Struct, frozen=True):
         return self.taken / (self.taken + self.lacking) if self.taken > 0.0 else 0.0
 
 
-class Hang(Struct, frozen=True):
-    """A standstill: nothing of a job, or of the ranks of one training together, moves. See `gputop.diagnosis.hangs`."""
-
-    cause: str
-    since_ns: int
-    from_the_first: bool  # nothing had moved since the first look
-    family: tuple[JobFacts, ...]
-    late: tuple[JobFacts, ...]  # jobs that the others wait for; empty if all wait for each other or for ranks elsewhere
-
-
 class CudaFacts(Struct, frozen=True):
     """CUDA calls of a trainer, by probes or else by samples."""
 
@@ -374,8 +363,8 @@ class RankFacts(Struct, frozen=True):
 
 
 class JobFacts(Struct, frozen=True, dict=True):
-    """One trainer with its workers and GPUs: its processes, and what each subject found. `Window` builds it; the wait-for graph and the
-    table of causes add their own fields."""
+    """One trainer with its workers and GPUs: its processes, and what each subject found. `Window` builds it;
+    `gputop.diagnosis.graph.job.WalkedJob` adds the findings of the wait-for graph."""
 
     trainer: ProcFacts
     workers: list[ProcFacts]
@@ -394,29 +383,9 @@ class JobFacts(Struct, frozen=True, dict=True):
     cpus: CpuFacts = CpuFacts()
     life: LifeFacts = LifeFacts()
     ranks: RankFacts = RankFacts()
-    find_step: Callable[[JobFacts], Step | None] = lambda _: None
-    """Computes `step`, only on request: it costs as much as everything else."""
-    data: float = 0.0  # share of the window in which the trainer waited for data
-    pools: dict[str, float] = field(default_factory=dict)
-    """Where the lost time lies: a pool such as ``data.runnable`` -> share of the loss; the shares sum to 1. See
-    `gputop.diagnosis.graph.waitgraph.Walk.pools`."""
-    locked_by: dict[int, float] = field(default_factory=dict)
-    """Pid of a worker -> share of the window that the main thread slept at a lock which both take until that worker let go of it; pid 0: it
-    is not known which worker."""
-    hang: Hang | None = None
-    claims: list[Any] = field(default_factory=list)  # a `gputop.diagnosis.causes.Claim` per cause that explains some loss
-    way: Any = None  # the `gputop.diagnosis.graph.edges.LeafTrail` with most of its GPUs' idle time
-    spun: float = 0.0  # CPUs on which its main thread only waits for the GPU
-
-    @property
-    def step(self) -> Step | None:
-        """One training step; None if its pace is not found."""
-        return self.find_step(self)
-
-    @property
-    def is_supplied(self) -> bool:
-        """True if waits for data are less than half of its GPUs' idle time."""
-        return self.data < policy.HALF * (self.idle or 0.0)
+    find_step: Callable[[JobFacts, float], Step | None] = lambda _job, _data: None
+    """Computes the training step, given the share of the window in which the trainer waited for data; only on request: it costs as much as
+    everything else."""
 
     @property
     def host_only(self) -> bool:
@@ -438,12 +407,24 @@ class JobFacts(Struct, frozen=True, dict=True):
         return None if idle is None else min(1.0, idle + self.gpu_use.turns + sum(self.gpu_use.waste.values()))
 
 
+class Memo:
+    """Results that `gputop.diagnosis.facts.capacity` derived from the facts of one window, each worked out once."""
+
+    __slots__ = ("allowed", "capacity", "needed", "strangers")
+
+    def __init__(self) -> None:
+        self.capacity: dict[int, Capacity] = {}  # by trainer
+        self.allowed: dict[int, frozenset[int]] = {}  # trainer -> CPUs that its job may run on
+        self.needed: dict[tuple[frozenset[int], frozenset[int]], float] = {}  # (ranks, CPUs) -> CPUs that they need there
+        self.strangers: dict[frozenset[int], list[Taker]] = {}  # ranks -> takers outside all of them
+
+
 class Facts(Struct, frozen=True):
-    """All facts of one window. Each stage returns its own copy: `Window`, the graph (states, waste, hangs), the table (claims)."""
+    """All facts of one window, as `Window` returns them; `gputop.diagnosis.graph.job.WalkedFacts` has what later stages found."""
 
     t_ns: int
     seconds: float
-    jobs: list[JobFacts]
+    jobs: Sequence[JobFacts]
     host: HostFacts
     gpus: list[GpuFacts]
     takers: list[Taker]  # processes outside the jobs by CPU taken, most first
@@ -469,7 +450,7 @@ class Facts(Struct, frozen=True):
     """Pid -> name of each process of this host that ended sleeps of trainers and workers at files: daemons of file systems (FUSE; eBPF).
     Interrupts and the kernel's threads end those at disks."""
     main_calls: dict[int, float] = field(default_factory=dict)  # trainer -> part of the time in CUDA calls that is its main thread's (eBPF)
-    memo: dict[tuple[Hashable, ...], Any] = field(default_factory=dict)  # results that `capacity` derived from these facts
+    memo: Memo = field(default_factory=Memo)  # results that `capacity` derived from these facts
 
     @property
     def settled(self) -> bool:

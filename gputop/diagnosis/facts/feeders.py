@@ -11,11 +11,10 @@ from gputop.diagnosis.facts import waits
 from gputop.diagnosis.facts.facts import Facts, JobFacts, Taker
 from gputop.diagnosis.facts.proc import ASKING, TURN, ProcFacts
 from gputop.findings import policy
-from gputop.findings.sentence import filled
 from gputop.findings.verdict import READS
 from gputop.model.frame import ProcInfo
 from gputop.model.roles import TORCH_WORKER
-from gputop.system.text import clean, counted
+from gputop.system.text import clean
 
 LISTENING, CONNECTED = "listening", "connected"  # words of `ProcInfo.sockets`
 MEMORY = "memory"
@@ -86,26 +85,6 @@ def programs_sleep(job: JobFacts, facts: Facts) -> float:
     """Share of samples in which programs that the job's loaders started, and that hardly compute, slept by a timer."""
     met = job.programs.met
     return 0.0 if programs_at_work(job, facts) else met[waits.TIMER] / max(1, _samples(met))
-
-
-def waiting_part(job: JobFacts, facts: Facts, kind: str, share: Callable[[ProcFacts], float]) -> tuple[list[ProcFacts], str, float]:
-    """(processes, their name in words, share of time) that wait for ``kind``: ``disk`` or ``network``. For threads and programs it is the
-    share of samples. ``share``: function that returns how long a process's main thread waited.
-
-    The processes are the workers, or the trainer if it has none or waits longer itself.
-    """
-    own, owed = (job.pools.get(f"{who}.{kind}", 0.0) for who in ("main", "data"))
-    if job.workers and own > owed:
-        return [job.trainer], filled("the main thread of {} ({})", job.trainer.role.label, job.trainer.pid), share(job.trainer)
-    procs = job.workers or [job.trainer]
-    for proc in procs:
-        if kind in threads_wait(job, proc):
-            return procs, filled("loading threads of {} ({})", proc.role.label, proc.pid), threads_wait(job, proc)[kind]
-    programs = programs_wait(job, facts)
-    if kind in programs:
-        return procs, "programs that it reads from", programs[kind]
-    name = counted(len(procs), "loader") if job.workers else filled("the main thread of {} ({})", job.trainer.role.label, job.trainer.pid)
-    return procs, name, sum(map(share, procs)) / len(procs)
 
 
 def feeding(woken_by: Mapping[int, float], infos: Mapping[int, ProcInfo], hot: Container[int]) -> frozenset[int]:

@@ -7,17 +7,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
-from gputop.diagnosis.facts.facts import Facts, GpuFacts, JobFacts
+from gputop.diagnosis.facts.facts import GpuFacts, JobFacts
 from gputop.diagnosis.facts.feeders import threads_at_work
 from gputop.diagnosis.facts.proc import blocked_on
 from gputop.diagnosis.facts.stepclock import from_calls
 from gputop.findings import policy
 from gputop.findings.ranks import RankPace, find_slowest, waited_share
 from gputop.model.identity import job_key
+
+_Job = TypeVar("_Job", bound=JobFacts)
 
 _BRAKES = 0x8 | 0x20 | 0x40 | 0x80
 POWER_CAP, SET_CLOCKS = 0x4, 0x2
@@ -36,7 +39,7 @@ def _with_kin(job: JobFacts, family: list[JobFacts]) -> JobFacts:
     return replace(job, ranks=replace(job.ranks, kin=kin, used=used_cpus)) if family else job
 
 
-def with_waste(jobs: list[JobFacts]) -> list[JobFacts]:
+def with_waste(jobs: list[_Job]) -> list[_Job]:
     """The jobs, each with its ``waste`` and ``straggler``; their states are known."""
     found = {job.trainer.pid: replace(job, gpu_use=replace(job.gpu_use, waste=_wasted(job))) for job in jobs}
     for group in _groups(_families(list(found.values()))):
@@ -86,21 +89,21 @@ def intensity(gpu: GpuFacts) -> float | None:
     return min(1.0, max(0.0, above_idle / (1.0 - policy.IDLE_POWER) / gpu.util / pace))
 
 
-def _groups(families: list[list[JobFacts]]) -> list[list[JobFacts]]:
+def _groups(families: list[list[_Job]]) -> list[list[_Job]]:
     """Families that are ranks of one training: by their environment, if the ranks differ, or because they are in step."""
     return [family for family in families if (_ranks_differ(family) if _are_ranks(family) else _in_step(family))]
 
 
-def _are_ranks(family: list[JobFacts]) -> bool:
+def _are_ranks(family: Sequence[JobFacts]) -> bool:
     """True if a launcher gave each a rank; MPI's launcher gives no more than that."""
     return bool(job_key(family[0].trainer.info)) or all(job.trainer.role.rank is not None for job in family)
 
 
-def _ranks_differ(family: list[JobFacts]) -> bool:
+def _ranks_differ(family: Sequence[JobFacts]) -> bool:
     return len({job.trainer.role.rank for job in family}) == len(family)
 
 
-def _in_step(family: list[JobFacts]) -> bool:
+def _in_step(family: Sequence[JobFacts]) -> bool:
     """True if all jobs make the same number of steps per second by their CUDA calls, each on its own GPUs. Unrelated trainings do not; if
     they do, none is late."""
     paces = [from_calls(job.cuda.calls) or 0.0 for job in family]
@@ -108,10 +111,10 @@ def _in_step(family: list[JobFacts]) -> bool:
     return min(paces) >= (1.0 - policy.LITTLE) * max(paces) > 0.0 and len(gpus) == len(set(gpus)) >= len(family)
 
 
-def _families(jobs: list[JobFacts]) -> list[list[JobFacts]]:
+def _families(jobs: list[_Job]) -> list[list[_Job]]:
     """Jobs that belong together: ranks of one training, or, if the environment names none, jobs that one process started with the same
     command."""
-    found: list[list[JobFacts]] = []
+    found: list[list[_Job]] = []
     for family in _by(lambda job: _training(job) or _started(job), jobs if len(jobs) > 1 else []):
         # A launcher may give each rank arguments of its own (--local_rank); two trainings that look alike differ in theirs.
         alike = not job_key(family[0].trainer.info) or _ranks_differ(family)
@@ -131,14 +134,14 @@ def _started(job: JobFacts) -> Hashable:
     return (info.ppid, *(["spawned"] if "--multiprocessing-fork" in info.cmdline else info.cmdline))
 
 
-def _by(key: Callable[[JobFacts], Hashable], jobs: list[JobFacts]) -> list[list[JobFacts]]:
-    parts: dict[Hashable, list[JobFacts]] = {}
+def _by(key: Callable[[_Job], Hashable], jobs: list[_Job]) -> list[list[_Job]]:
+    parts: dict[Hashable, list[_Job]] = {}
     for job in jobs:
         parts.setdefault(key(job), []).append(job)
     return list(parts.values())
 
 
-def _with_straggler(group: list[JobFacts]) -> list[JobFacts]:
+def _with_straggler(group: list[_Job]) -> list[_Job]:
     """The jobs, each with the rank that the others wait for, and the share of time that its GPUs spin until that rank arrives; empty
     without such a rank."""
     measured = [(job, pace) for job in group if (pace := pace_of(job)) is not None]
@@ -162,11 +165,6 @@ def pace_of(job: JobFacts) -> RankPace | None:
     blocked = max(0.0, job.trainer.state.fractions.get("blocked", 0.0) - job.feeders.share)  # its feeders are no ranks
     own_delay = max(0.0, job.idle - blocked - job.trainer.spins)
     return RankPace(job.idle, own_delay, _worked(job), _awaited(job))
-
-
-def late_job(job: JobFacts, facts: Facts) -> JobFacts:
-    """The job of the straggler in the training; the job itself if there is none."""
-    return next((other for other in facts.jobs if other.trainer is job.ranks.straggler), job)
 
 
 def _worked(job: JobFacts) -> float | None:

@@ -122,12 +122,13 @@ def _fits(each: int, calls: CallFacts) -> bool:
     return each <= policy.MOST_COPIES and (abs(apart) if each > 1 else apart) <= each * (policy.LITTLE * syncs + 1.0 / calls.seconds)
 
 
-def step_of(job: JobFacts, clock: Clock, rhythm: float | None) -> Step | None:
-    """One step of the job: its pace, and its main thread's time divided by it; None if no clock finds it."""
+def step_of(job: JobFacts, clock: Clock, rhythm: float | None, data: float) -> Step | None:
+    """One step of the job: its pace, and its main thread's time divided by it; None if no clock finds it. ``data``: share of the window in
+    which the trainer waited for data."""
     pace = clock.per_s(job.cuda.calls)
     if pace is not None:
         return split(pace, "CUDA calls", job.trainer.state.fractions)
-    if rhythm is None or job.pauses.spans or (len(job.workers) > 1 and job.data > 0.0) or _steps_more_often(job, rhythm):
+    if rhythm is None or job.pauses.spans or (len(job.workers) > 1 and data > 0.0) or _steps_more_often(job, rhythm):
         return None
     return split(rhythm, "GPU rhythm", job.trainer.state.fractions)
 

@@ -368,9 +368,9 @@ class Window:
         cores = worker.cores if worker is not None else self._takers.cores(pid)
         return OutputReader(pid, name_of(board, pid), info is not None and info.ppid == job.trainer.pid, cores)
 
-    def _step(self, job: JobFacts) -> Step | None:
+    def _step(self, job: JobFacts, data: float) -> Step | None:
         past = self._past(job.trainer.pid)
-        return step_of(job, past.clock, past.rhythm(job, self._gpus.tracks(job.gpus), self.t_ns))
+        return step_of(job, past.clock, past.rhythm(job, self._gpus.tracks(job.gpus), self.t_ns), data)
 
     def pace(self, trainer_pid: int) -> float | None:
         """Steps per second of a trainer since it began to train, or since its CUDA calls were first probed; None if unknown."""

@@ -27,10 +27,10 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from gputop.diagnosis.causes import advice
-from gputop.diagnosis.facts.facts import Facts, JobFacts
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.takers import born_ns
 from gputop.diagnosis.forecast.trend import FLOORS, Steady, Trend
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.incidents import Incidents
 from gputop.findings import policy
 from gputop.findings.sentence import filled
@@ -107,7 +107,7 @@ class _Quantity(Struct):
 class _GrowingQuantity(NamedTuple):
     """A series that grows now."""
 
-    job: JobFacts
+    job: WalkedJob
     part: str
     series: _Quantity
     steady: Steady
@@ -134,7 +134,7 @@ class Growths(Struct):
         for one in self.series.values():
             one.incident = None
 
-    def note(self, board: Board, facts: Facts, incidents: Incidents) -> None:
+    def note(self, board: Board, facts: WalkedFacts, incidents: Incidents) -> None:
         """Take in the board: incidents begin, change and end."""
         parts = {(job.trainer.pid, part): job for job in facts.jobs for part in self._measure(job, facts, board)}
         for key in self.series.keys() - parts.keys():
@@ -153,7 +153,7 @@ class Growths(Struct):
             if one.last is not None and board.t_ns - one.last_ns > 2e9 * one.last.seconds / (FLOORS - 1):
                 _end(one, one.last_ns)
 
-    def _measure(self, job: JobFacts, facts: Facts, board: Board) -> Iterator[str]:
+    def _measure(self, job: WalkedJob, facts: WalkedFacts, board: Board) -> Iterator[str]:
         """Add readings to the training's series; yields the parts that have some."""
         pid, readings = job.trainer.pid, _gpu_bytes(job, facts, board) | _shm_bytes(job, facts, board)
         unbegun = job.life.unbegun_s > 0.0 and not job.host_only
@@ -176,7 +176,7 @@ def _number(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
 
 
-def _gpu_bytes(job: JobFacts, facts: Facts, board: Board) -> dict[str, float]:
+def _gpu_bytes(job: WalkedJob, facts: WalkedFacts, board: Board) -> dict[str, float]:
     """GPU index -> bytes held by the trainer, by the driver's list; without an entry there, all memory in use of a GPU on which no other
     job trains."""
     found = {}
@@ -193,14 +193,14 @@ def _gpu_bytes(job: JobFacts, facts: Facts, board: Board) -> dict[str, float]:
     return found
 
 
-def _shm_bytes(job: JobFacts, facts: Facts, board: Board) -> dict[str, float]:
+def _shm_bytes(job: WalkedJob, facts: WalkedFacts, board: Board) -> dict[str, float]:
     """Bytes in use of /dev/shm, through which workers hand over batches, if only one training has workers; empty otherwise."""
     total, free = board.host.get("shm_total_bytes"), board.host.get("shm_free_bytes")
     alone = bool(job.workers) and sum(bool(other.workers) for other in facts.jobs) == 1
     return {SHM: float(total - free)} if alone and isinstance(total, int) and isinstance(free, int) else {}
 
 
-def _case(job: JobFacts, part: str, series: _Quantity, board: Board) -> _GrowingQuantity | None:
+def _case(job: WalkedJob, part: str, series: _Quantity, board: Board) -> _GrowingQuantity | None:
     """The case of a series; None if it does not grow, or will stop growing while there is room."""
     steady = series.trend.steady
     if steady is None:
@@ -211,7 +211,7 @@ def _case(job: JobFacts, part: str, series: _Quantity, board: Board) -> _Growing
     return None if not rooms or steady.to_come < tightest else _GrowingQuantity(job, part, series, steady, rooms)
 
 
-def _host_rooms(job: JobFacts, part: str, board: Board) -> Iterator[_Room]:
+def _host_rooms(job: WalkedJob, part: str, board: Board) -> Iterator[_Room]:
     free = board.host.get("shm_free_bytes")
     if part == SHM and isinstance(free, int):
         yield _Room(SHM, free, filled("{} are free in /dev/shm", _size(free)))
@@ -225,7 +225,7 @@ def _host_rooms(job: JobFacts, part: str, board: Board) -> Iterator[_Room]:
         yield _Room(f"cgroup {path}", left, filled("{} are left in cgroup {} (limit {})", _size(left), path, _size(group.mem_limit_bytes)))
 
 
-def _gpu_rooms(job: JobFacts, gpu: GpuBoard) -> Iterator[_Room]:
+def _gpu_rooms(job: WalkedJob, gpu: GpuBoard) -> Iterator[_Room]:
     """Yields the free memory of the job's GPU or MIG device."""
     instance = next((one.instance for one in job.gpus if one.index == gpu.index), None)
     part = next((one for one in gpu.instances if one.gpu_instance == instance), None) if instance is not None else None
@@ -264,7 +264,7 @@ def _begin(case: _GrowingQuantity, t_ns: int) -> Incident:
     )  # fmt: skip
 
 
-def _tell(incident: Incident, case: _GrowingQuantity, left: _Left, swaps: bool, facts: Facts) -> None:
+def _tell(incident: Incident, case: _GrowingQuantity, left: _Left, swaps: bool, facts: WalkedFacts) -> None:
     """Bring the incident's words and numbers up to date; severity is the worst so far."""
     steady, copied = case.steady, _copied(case)
     memory = "GPU memory" if incident.gpu is not None else "room" if left.room.key == SHM else "memory"
@@ -369,7 +369,7 @@ _OF_GPU = (
 )
 
 
-def _fixes(case: _GrowingQuantity, copied: float, facts: Facts) -> Iterator[Fix]:
+def _fixes(case: _GrowingQuantity, copied: float, facts: WalkedFacts) -> Iterator[Fix]:
     """Fixes: changes, then ways to go on without them."""
     job = case.job
     if case.part == WORKERS:

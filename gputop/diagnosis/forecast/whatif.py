@@ -21,11 +21,12 @@ from msgspec.structs import replace
 from gputop.diagnosis.causes.advice import LOADING, numbers_in
 from gputop.diagnosis.facts import waits
 from gputop.diagnosis.facts.capacity import beside, capacity
-from gputop.diagnosis.facts.facts import Capacity, Facts, JobFacts
+from gputop.diagnosis.facts.facts import Capacity
 from gputop.diagnosis.facts.feeders import at_work, threads_at_work
 from gputop.diagnosis.facts.kinds import Kind, kind_of
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.forecast.pipeline import LEAST_TIME, Band, Fit, Pipeline
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings.outlook import NOTHING
 from gputop.findings.policy import AT_WORK, LAUNCH_COST_S, TICK_SLACK_NS, WINDOW_NS
 from gputop.findings.sentence import filled
@@ -83,7 +84,7 @@ class Readings:
         self._noted: dict[int, int] = {}  # trainer -> t_ns of its last reading
         self._told: tuple[object, list[WhatIf]] = (None, [])  # (the last question, its answer)
 
-    def note(self, job: JobFacts, facts: Facts, cause: str) -> None:
+    def note(self, job: WalkedJob, facts: WalkedFacts, cause: str) -> None:
         """Keep the window, if it does not overlap the last one that was kept."""
         pid = job.trainer.pid
         if not facts.settled or facts.t_ns - self._noted.get(pid, 0) < WINDOW_NS - TICK_SLACK_NS:
@@ -113,7 +114,7 @@ class Readings:
         return self._told[1]
 
 
-def reading_of(job: JobFacts, facts: Facts) -> Reading:
+def reading_of(job: WalkedJob, facts: WalkedFacts) -> Reading:
     """The reading of a job's window, once its states are set."""
     trainer, cpus, main = job.trainer, capacity(job, facts), job.trainer.state.fractions
     workers, own = at_work(job), main.get("computing", 0.0)
@@ -173,27 +174,27 @@ def _loading(one: Pipeline, workers: Sequence[ProcFacts]) -> tuple[Pipeline, flo
     ), memory  # fmt: skip
 
 
-def _disk_used(job: JobFacts) -> float | None:
+def _disk_used(job: WalkedJob) -> float | None:
     """Used share of the reads that the workers' cgroup allows, 0 to 1; None without a limit."""
     limit = job.limits.read_limit.bytes_per_s if job.limits.read_limit is not None else None
     return min(1.0, sum(worker.read_bytes_per_s or 0.0 for worker in job.workers) / limit) if limit else None
 
 
-def _takers(job: JobFacts, facts: Facts, cpus: Capacity) -> dict[int, float]:
+def _takers(job: WalkedJob, facts: WalkedFacts, cpus: Capacity) -> dict[int, float]:
     """Pid of a stranger, or of another training's process, -> CPUs that it takes from the job's."""
     own, found = job.ranks.kin | {job.trainer.pid}, {taker.pid: taker.cores for taker in beside(job, facts, cpus.allowed)}
     others = (proc for other in facts.jobs if other.trainer.pid not in own for proc in (other.trainer, *other.workers))
     return found | {proc.pid: proc.cores for proc in others}
 
 
-def _pinned(job: JobFacts) -> float | None:
+def _pinned(job: WalkedJob) -> float | None:
     """Share of the window that the copies to the GPU would take at the link's speed; None if unknown."""
     links = [link for gpu in job.gpus if (link := gpu.link_bytes_per_s)]
     copied = job.cuda.calls.copy_bytes_per_s if job.cuda.calls is not None else None
     return copied / (LINK_SHARE * min(links)) if links and copied else None
 
 
-def _unknown(job: JobFacts) -> str:
+def _unknown(job: WalkedJob) -> str:
     if job.workers:
         return "its workers are made anew again and again" if job.loader.births else ""
     if job.feeders.pids:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 
 from gputop.diagnosis.facts import waits
-from gputop.diagnosis.facts.facts import CallFacts, JobFacts
+from gputop.diagnosis.facts.facts import CallFacts
 from gputop.diagnosis.facts.feeders import threads_at_work
 from gputop.diagnosis.facts.intensity import is_light
 from gputop.diagnosis.facts.life import has_peers
 from gputop.diagnosis.facts.proc import backward_threads
 from gputop.diagnosis.facts.stepclock import are_weights
+from gputop.diagnosis.graph.job import WalkedJob
 from gputop.findings import policy
 
 _NO_GPU = (waits.QUEUE, waits.PIPE, waits.NETWORK, waits.CHILD, waits.DISK, waits.STOPPED)
 
 
-def copying(job: JobFacts, pinned: bool) -> float:
+def copying(job: WalkedJob, pinned: bool) -> float:
     """Upper bound of the share of the window spent waiting for copies, from the bytes over the link: from pinned memory at the link's
     speed, else at most at a CPU's copying speed. Counted calls may show more bytes: PCIe counters sample 20 ms, maybe in phase with the
     steps."""
@@ -25,22 +26,22 @@ def copying(job: JobFacts, pinned: bool) -> float:
     return max(traffic(job), copied(job)) / pace
 
 
-def copied(job: JobFacts) -> float:
+def copied(job: WalkedJob) -> float:
     """Bytes per second that CUDA calls were asked to copy; 0 if not counted."""
     return (job.cuda.calls.copy_bytes_per_s if job.cuda.calls is not None else None) or 0.0
 
 
-def link_of(job: JobFacts) -> float:
+def link_of(job: WalkedJob) -> float:
     """Bytes per second that the narrowest of the GPUs' links carries one way at present; inf if unknown."""
     return min((link for gpu in job.gpus if (link := gpu.link_bytes_per_s)), default=math.inf)
 
 
-def traffic(job: JobFacts) -> float:
+def traffic(job: WalkedJob) -> float:
     """Bytes per second over PCIe, both ways, of all its GPUs together; 0 if not read."""
     return sum(gpu.pcie_bytes_per_s or 0.0 for gpu in job.gpus)
 
 
-def both_ways(job: JobFacts) -> tuple[float, float]:
+def both_ways(job: WalkedJob) -> tuple[float, float]:
     """(bytes per second from its GPUs, bytes per second to them): by CUDA calls, else over PCIe."""
     if job.cuda.calls is not None and job.cuda.calls.copy_bytes_per_s:
         return job.cuda.calls.from_gpu_bytes_per_s, job.cuda.calls.to_gpu_bytes_per_s
@@ -48,20 +49,20 @@ def both_ways(job: JobFacts) -> tuple[float, float]:
     return back, max(0.0, traffic(job) - back)
 
 
-def updates_on_host(job: JobFacts) -> bool:
+def updates_on_host(job: WalkedJob) -> bool:
     """Whether the optimizer works on the host: gradients come as weights go back, and threads of the trainer's own, not those of the
     backward pass, work, or there is such a pass."""
     threads = job.trainer.others_run - job.trainer.autograd_run >= policy.AT_WORK
     return job.is_supplied and are_weights(*both_ways(job)) and (threads or bool(backward_threads(job.trainer.info)))
 
 
-def updating(job: JobFacts, busy: float) -> float:
+def updating(job: WalkedJob, busy: float) -> float:
     """Upper bound of the share of the window in which the host updated weights: ``busy``, the share in which main thread and own threads
     worked, without launches of kernels."""
     return max(0.0, busy - policy.LAUNCH_COST_S * (job.cuda.launches_per_s or 0.0)) if updates_on_host(job) else 0.0
 
 
-def launches(job: JobFacts) -> float:
+def launches(job: WalkedJob) -> float:
     """Upper bound of the share of the window lost because kernels take longer to launch than to run; 0 if the GPU has longer work."""
     own, idle, rate = launching(job), job.idle or 0.0, job.cuda.launches_per_s
     beside = job.cuda.sampled.idle_beside_launches if job.cuda.sampled is not None else None
@@ -74,19 +75,19 @@ def launches(job: JobFacts) -> float:
     return min(own, outlasting(job))
 
 
-def outlasting(job: JobFacts) -> float:
+def outlasting(job: WalkedJob) -> float:
     """Share of the window by which counted launches take longer than the kernels run."""
     return 0.0 if job.idle is None else max(0.0, (job.cuda.launches_per_s or 0.0) * policy.LAUNCH_COST_S - (1.0 - job.idle))
 
 
-def launching(job: JobFacts) -> float:
+def launching(job: WalkedJob) -> float:
     """Share of the window in which the main thread, or the thread it waits for in the backward pass, may have launched kernels."""
     state = job.trainer.state
     awaited = state.waits.get(waits.LOCK, 0.0) if threads_at_work(job) else 0.0
     return state.fractions.get("computing", 0.0) + max(awaited, job.trainer.autograd_run)  # without probes both count as waits for the GPU
 
 
-def turns(job: JobFacts) -> float:
+def turns(job: WalkedJob) -> float:
     """Upper bound of the share of the window lost because GPU and main thread took turns: each wait leaves the GPU without work until the
     main thread has launched something again. Launches between two waits have their own cost."""
     found = waits_per_s(job) * policy.TURN_S
@@ -96,7 +97,7 @@ def turns(job: JobFacts) -> float:
     return max(0.0, found - policy.LAUNCH_COST_S * (job.cuda.launches_per_s or 0.0))
 
 
-def waits_per_s(job: JobFacts) -> float:
+def waits_per_s(job: WalkedJob) -> float:
     """Waits for the GPU per second, as far as they take time. Without the probe: spins of the main thread in samples, else its sleeps, if
     it has no other reason to sleep so often."""
     if job.cuda.calls is not None:
@@ -108,13 +109,13 @@ def waits_per_s(job: JobFacts) -> float:
     return sleeps if often and worked and not _sleeps_for_others(job) else 0.0
 
 
-def wakes_per_s(job: JobFacts) -> float:
+def wakes_per_s(job: WalkedJob) -> float:
     """Waits for the GPU per second or, if more, calls that wait in which the main thread slept."""
     slept = min(calls_per_s(job.cuda.calls), job.trainer.sleeps_per_s or 0.0) if job.cuda.calls is not None else 0.0
     return max(waits_per_s(job), slept)
 
 
-def spins_per_s(job: JobFacts) -> float | None:
+def spins_per_s(job: WalkedJob) -> float | None:
     """Waits for the GPU per second in which the main thread spins; None if it was not sampled or hardly spins."""
     return job.cuda.sampled.waits_per_s if job.cuda.sampled is not None and job.cuda.sampled.sync >= policy.TENTH else None
 
@@ -124,7 +125,7 @@ def calls_per_s(calls: CallFacts) -> float:
     return min(calls.sync_per_s, max(calls.rates, default=0.0))
 
 
-def _sleeps_for_others(job: JobFacts) -> bool:
+def _sleeps_for_others(job: WalkedJob) -> bool:
     """True if the main thread's sleeps are not waits for the GPU: it sleeps for less time than its GPU works (short sleeps may hand over
     batches), its steps are so short that they explain the sleeps, it writes to storage at each sleep, or it mostly sleeps on locks while
     its own threads work."""

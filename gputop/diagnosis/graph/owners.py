@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from gputop.diagnosis.facts import waits
 from gputop.diagnosis.facts.capacity import wanted
-from gputop.diagnosis.facts.facts import Capacity, Facts, HostFacts, JobFacts
-from gputop.diagnosis.facts.feeders import programs_at_work, programs_wait
+from gputop.diagnosis.facts.facts import Capacity, HostFacts
+from gputop.diagnosis.facts.feeders import programs_at_work, programs_wait, threads_wait
 from gputop.diagnosis.facts.proc import TURN, ProcFacts
 from gputop.diagnosis.facts.waits import LOCK, PIPE, POLL, QUEUE
 from gputop.diagnosis.graph.edges import READY, RUN, WORKERS, Edge, Hop, Leaf, Leaves, Trail
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy
+from gputop.findings.sentence import filled
+from gputop.system.text import counted
 
 
 def fights(proc: ProcFacts, spun: float = 0.0) -> bool:
@@ -33,7 +36,7 @@ def starves_others(proc: ProcFacts) -> bool:
     return proc.run >= policy.HALF and met[TURN] >= least and proc.others_run >= policy.HARDLY
 
 
-def served_in_turns(job: JobFacts, facts: Facts, ahead: Mapping[int, float]) -> bool:
+def served_in_turns(job: WalkedJob, facts: WalkedFacts, ahead: Mapping[int, float]) -> bool:
     """True if workers wait at pipes for a process that hands out a lock: together they run on about one CPU, however many they are, and the
     process they ask hardly runs."""
     asking = [worker for worker in job.workers if worker.kinds.get(PIPE, 0.0) - ahead[worker.pid] >= policy.SOME]
@@ -60,7 +63,7 @@ def throttled_part(periods: float) -> float:
     return min(1.0, 2 * periods) if periods >= policy.TENTH else 0.0
 
 
-def strangers_share(job: JobFacts, cpus: Capacity) -> float:
+def strangers_share(job: WalkedJob, cpus: Capacity) -> float:
     """Part of a wait for CPUs that processes outside the job cause: none where its threads would crowd the CPUs without these as well."""
     if pools_crowd(job, cpus):
         return 0.0
@@ -71,7 +74,7 @@ def strangers_share(job: JobFacts, cpus: Capacity) -> float:
     return 1.0 if much and cpus.strangers_part >= policy.HALF else 0.0
 
 
-def pools_crowd(job: JobFacts, cpus: Capacity) -> bool:
+def pools_crowd(job: WalkedJob, cpus: Capacity) -> bool:
     """Whether the pools of threads within the job's processes want half as many CPUs again as it may use, even with those that strangers
     take, and most of their waits, where these are probed, are for one another."""
     behind, wanted_by_pools = cpus.preempted_by_others, sum(map(pool_of_threads, (job.trainer, *job.workers)))
@@ -83,12 +86,12 @@ def pool_of_threads(proc: ProcFacts) -> float:
     return 0.0 if proc.takes_turns else proc.others_run + proc.others_runnable
 
 
-def watched_share(facts: Facts, cpus: Capacity) -> float:
+def watched_share(facts: WalkedFacts, cpus: Capacity) -> float:
     """Part of a wait for CPUs that gputop itself causes, e.g. while it loads its probes on a small machine."""
     return facts.watching / (facts.watching + cpus.lacking) if facts.watching >= policy.QUARTER * len(cpus.allowed) else 0.0
 
 
-def shared_locks(job: JobFacts, facts: Facts) -> frozenset[int]:
+def shared_locks(job: WalkedJob, facts: WalkedFacts) -> frozenset[int]:
     """Addresses of futexes at which trainer and workers wake each other, both ways (eBPF): locks, for at a queue one side wakes the
     other."""
     pids = {worker.pid for worker in job.workers}
@@ -99,7 +102,7 @@ def shared_locks(job: JobFacts, facts: Facts) -> frozenset[int]:
     return frozenset(by_trainer)
 
 
-def at_shared_locks(job: JobFacts) -> float:
+def at_shared_locks(job: WalkedJob) -> float:
     """Part of the trainer's sleeps at locks that samples met at a futex where they met its workers, too: at a queue the two sides sleep at
     two."""
     met = {futex for worker in job.workers for futex in worker.shared_futexes}
@@ -107,19 +110,19 @@ def at_shared_locks(job: JobFacts) -> float:
     return min(1.0, times / max(1, job.trainer.met_at_locks)) if times >= policy.SEVERAL else 0.0
 
 
-def reads_at_limit(job: JobFacts) -> bool:
+def reads_at_limit(job: WalkedJob) -> bool:
     """True if the job's workers read all that their cgroup's limit allows: a worker that waits for a lock then waits for the one that
     reads."""
     limit = job.limits.read_limit.bytes_per_s if job.limits.read_limit is not None else None
     return limit is not None and sum(worker.read_bytes_per_s or 0.0 for worker in job.workers) >= policy.MOST * limit
 
 
-def to_file_server(edge: Edge, share: float, facts: Facts) -> Trail:
+def to_file_server(edge: Edge, share: float, facts: WalkedFacts) -> Trail:
     """The step to the daemon whose files a sleep was for; none if it was for something else."""
     return (Hop(edge.pid, edge.pid, edge.kind, share, True),) if edge.pid in facts.file_servers else ()
 
 
-def left_out(job: JobFacts) -> frozenset[int]:
+def left_out(job: WalkedJob) -> frozenset[int]:
     """Pids of workers of a home-made loader that sleep at a lock for ever while the others deliver, at full speed or on request at each
     step."""
     if job.loader.is_torchs or all(gpu.idle_s >= policy.STUCK_S for gpu in job.gpus):
@@ -133,7 +136,7 @@ def left_out(job: JobFacts) -> frozenset[int]:
     return asleep if flat_out + asked == others > (1 if asked else 0) and waited >= policy.LOST else frozenset()
 
 
-def crowds(job: JobFacts, facts: Facts, cpus: Capacity) -> bool:
+def crowds(job: WalkedJob, facts: WalkedFacts, cpus: Capacity) -> bool:
     """Whether the job's own threads fill the CPUs that it may use."""
     if not job.ranks.kin and wanted(job) < len(cpus.allowed) and cpus.stolen >= policy.TENTH * len(cpus.allowed):
         return False  # the hypervisor fills them, not the job
@@ -190,3 +193,23 @@ def lean_to_delays(leaves: Leaves, owed: float) -> dict[Leaf, float]:
     keep = own_work(working)
     scale = 1.0 + working * (1.0 - keep) / (1.0 - working) if working < 1.0 else 1.0
     return {leaf: (keep if keep < 1.0 and working < 1.0 else 1.0) if leaf.resource == "work" else scale for leaf in leaves}
+
+
+def waiting_part(job: WalkedJob, facts: WalkedFacts, kind: str, share: Callable[[ProcFacts], float]) -> tuple[list[ProcFacts], str, float]:
+    """(processes, their name in words, share of time) that wait for ``kind``: ``disk`` or ``network``. For threads and programs it is the
+    share of samples. ``share``: function that returns how long a process's main thread waited.
+
+    The processes are the workers, or the trainer if it has none or waits longer itself.
+    """
+    own, owed = (job.pools.get(f"{who}.{kind}", 0.0) for who in ("main", "data"))
+    if job.workers and own > owed:
+        return [job.trainer], filled("the main thread of {} ({})", job.trainer.role.label, job.trainer.pid), share(job.trainer)
+    procs = job.workers or [job.trainer]
+    for proc in procs:
+        if kind in threads_wait(job, proc):
+            return procs, filled("loading threads of {} ({})", proc.role.label, proc.pid), threads_wait(job, proc)[kind]
+    programs = programs_wait(job, facts)
+    if kind in programs:
+        return procs, "programs that it reads from", programs[kind]
+    name = counted(len(procs), "loader") if job.workers else filled("the main thread of {} ({})", job.trainer.role.label, job.trainer.pid)
+    return procs, name, sum(map(share, procs)) / len(procs)

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputop.diagnosis.facts.facts import Facts, JobFacts
 from gputop.diagnosis.facts.feeders import threads_at_work
 from gputop.diagnosis.graph import gpuside, pausing, stuck
 from gputop.diagnosis.graph.edges import Leaf, LeafTrail
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
 
@@ -28,7 +28,7 @@ class Price(NamedTuple):
     takes: Callable[[str], bool]  # whether a pool (`gputop.diagnosis.graph.waitgraph.Walk.pools`) may be reduced for it
 
 
-def put_down(walk: Walk, job: JobFacts, facts: Facts) -> JobFacts:
+def put_down(walk: Walk, job: WalkedJob, facts: WalkedFacts) -> WalkedJob:
     """Move booked shares to the leaves that have prices; return the job with its ``pools`` and ``way`` from before."""
     parts, pools = walk.parts, walk.pools
     most = max((pool for pool in pools if not pool.startswith("gpu.")), key=pools.__getitem__, default="")

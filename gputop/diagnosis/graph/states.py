@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from gputop.diagnosis.facts import waits
-from gputop.diagnosis.facts.facts import JobFacts, may_spin
+from gputop.diagnosis.facts.facts import may_spin
 from gputop.diagnosis.facts.proc import ProcFacts, knowing
 from gputop.diagnosis.graph import owners
 from gputop.diagnosis.graph.edges import READY, RUN, Edge
+from gputop.diagnosis.graph.job import WalkedJob
 from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
 from gputop.findings.verdict import ProcState
@@ -18,13 +19,13 @@ from gputop.findings.verdict import ProcState
 _COUNTED = ("running", "computing", "runnable", "throttled", "disk", "memory", "stopped")  # states that are never guessed from sleeps
 
 
-def with_states(walk: Walk) -> JobFacts:
+def with_states(walk: Walk) -> WalkedJob:
     """The job with the state of its trainer and of each worker, and its data wait."""
     job = replace(walk.job, data=walk.data, locked_by=walk.locked_by, trainer=knowing(walk.trainer, state=_of_trainer(walk)))
     return replace(job, workers=[knowing(worker, state=_of_worker(walk, job, worker)) for worker in job.workers])
 
 
-def host_side_loss(job: JobFacts) -> float:
+def host_side_loss(job: WalkedJob) -> float:
     """Share of time in which the trainer neither computed nor, as far as one can see, waited for its GPU; a substitute for the loss if no
     GPU is measured."""
     fractions = job.trainer.state.fractions
@@ -44,7 +45,7 @@ def _of_trainer(walk: Walk) -> ProcState:
     return replace(state, inferred=inferred)
 
 
-def _of_worker(walk: Walk, job: JobFacts, worker: ProcFacts) -> ProcState:
+def _of_worker(walk: Walk, job: WalkedJob, worker: ProcFacts) -> ProcState:
     ahead = walk.ahead(worker)
     parts, slept = _parts(walk, worker, walk.at_work(worker))
     kept = 1.0 - parts["running"] - ahead

@@ -18,11 +18,12 @@ from msgspec.structs import replace
 
 from gputop.diagnosis.facts import feeders, waits
 from gputop.diagnosis.facts.capacity import capacity, is_held
-from gputop.diagnosis.facts.facts import Facts, JobFacts, may_spin
+from gputop.diagnosis.facts.facts import may_spin
 from gputop.diagnosis.facts.family import INPUT
 from gputop.diagnosis.facts.proc import ASKING, TURN, ProcFacts
 from gputop.diagnosis.graph import owners
 from gputop.diagnosis.graph.edges import GIL, READY, RUN, WORKERS, Edge, Hop, Leaf, LeafLoss, LeafTrail, Leaves, Trail, edges_of, take
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy
 from gputop.findings.verdict import FEEDS, READS, SERVES
 from gputop.model.roles import is_python
@@ -33,7 +34,7 @@ SHARED = -1  # `Edge.address` of a lock that a trainer takes in turn with its wo
 class Walk:
     """One walk over one job."""
 
-    def __init__(self, job: JobFacts, facts: Facts) -> None:
+    def __init__(self, job: WalkedJob, facts: WalkedFacts) -> None:
         self.see(job, facts)
         self.leaves: Leaves = {}
         self.readers = {reader.pid for reader in job.output.readers}
@@ -85,7 +86,7 @@ class Walk:
         total = sum(found.values())
         return {pool: share / total for pool, share in found.items()} if total > 0.0 else {}
 
-    def run(self, job: JobFacts, facts: Facts) -> JobFacts:
+    def run(self, job: WalkedJob, facts: WalkedFacts) -> WalkedJob:
         """Book all leaves of the job's loss; its states and waste must be known. Returns the job with the CPUs its main thread spun on."""
         self.see(job, facts)
         for kind, share in job.gpu_use.waste.items():
@@ -94,7 +95,7 @@ class Walk:
         self.from_main()
         return replace(job, spun=self.spun_cpus)
 
-    def see(self, job: JobFacts, facts: Facts) -> None:
+    def see(self, job: WalkedJob, facts: WalkedFacts) -> None:
         """Go on with newer facts about the same job."""
         self.job, self.facts, self.trainer = job, facts, job.trainer
         self.workers = {worker.pid: worker for worker in job.workers}
@@ -206,7 +207,7 @@ class Walk:
 
     @property
     def locked_by(self) -> dict[int, float]:
-        """The value of `JobFacts.locked_by`."""
+        """The value of `WalkedJob.locked_by`."""
         found: dict[int, float] = {}
         for edge in filter(self.is_at_lock, self.main):
             pid = edge.pid if edge.measured else 0

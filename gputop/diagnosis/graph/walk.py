@@ -8,11 +8,12 @@ from msgspec import Struct
 
 from gputop.diagnosis.facts import waits
 from gputop.diagnosis.facts.capacity import capacity
-from gputop.diagnosis.facts.facts import Facts, Hang, JobFacts, OutputReader
+from gputop.diagnosis.facts.facts import OutputReader
 from gputop.diagnosis.facts.feeders import started
-from gputop.diagnosis.facts.intensity import late_job, slowed_by
+from gputop.diagnosis.facts.intensity import slowed_by
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.graph.edges import READY, RUN, WORKERS, Hop, Leaf, LeafTrail, Trail
+from gputop.diagnosis.graph.job import Hang, WalkedFacts, WalkedJob, late_job
 from gputop.diagnosis.graph.stuck import held, is_stopped
 from gputop.findings import policy
 from gputop.findings.path import who
@@ -40,12 +41,12 @@ _UNKNOWN = "something that cannot be read"
 _Held = tuple[str, tuple[PathStep, ...]]  # (in words, the step of the awaited process if known)
 
 
-def walk(job: JobFacts, facts: Facts, cause: str, culprits: Sequence[Culprit]) -> tuple[PathStep, ...]:
+def walk(job: WalkedJob, facts: WalkedFacts, cause: str, culprits: Sequence[Culprit]) -> tuple[PathStep, ...]:
     """The path of ``cause`` with most of its share; empty if none is known."""
     if cause == "straggler-rank":
         return _to_slow_rank(job, facts, culprits)
-    way = next((claim.way for claim in job.claims if claim.judge.cause == cause), job.way if not cause else None)
-    leaf, trail = way or LeafTrail()
+    way = next((claim.way for claim in job.claims if claim.cause == cause), job.way if not cause else LeafTrail())
+    leaf, trail = way
     one = _Steps(job, facts, culprits, leaf)
     if cause == "hung-worker" and leaf.resource:
         return one.of_hung_part()
@@ -64,7 +65,7 @@ def of_hang(hang: Hang) -> tuple[PathStep, ...]:
     return (*waiting, _step(late, 1.0, "still", "", measured=True))
 
 
-def _to_slow_rank(job: JobFacts, facts: Facts, culprits: Sequence[Culprit]) -> tuple[PathStep, ...]:
+def _to_slow_rank(job: WalkedJob, facts: WalkedFacts, culprits: Sequence[Culprit]) -> tuple[PathStep, ...]:
     """The path across the collective to the rank that the others wait for, and on to what takes that rank's time."""
     if job.ranks.absent:
         ranks = ", ".join(map(str, job.ranks.absent))
@@ -76,12 +77,12 @@ def _to_slow_rank(job: JobFacts, facts: Facts, culprits: Sequence[Culprit]) -> t
     if (own.idle or 0.0) < policy.FIFTH:  # its GPU works without a pause, the others' are done earlier
         gpu = own.gpus[0]
         return (*first, PathStep(None, f"GPU {gpu.name}", round(gpu.util or 0.0, 4), "slowed" if slowed_by(gpu) else "runs", "", True))
-    leaf, trail = own.way or LeafTrail()
+    leaf, trail = own.way
     others = [culprit for culprit in culprits if culprit.pid != slow.pid]
     return (*first, *_Steps(own, facts, others, leaf).along(trail))
 
 
-def _of_gpu(job: JobFacts, kind: str) -> tuple[PathStep, ...]:
+def _of_gpu(job: WalkedJob, kind: str) -> tuple[PathStep, ...]:
     """The path of a GPU's waste: one step."""
     gpu = max(job.gpus, key=lambda one: one.lost or 0.0)
     share = job.gpu_use.turns if kind == "turns" else job.gpu_use.waste.get(kind, 0.0)
@@ -93,7 +94,7 @@ def _of_gpu(job: JobFacts, kind: str) -> tuple[PathStep, ...]:
     return (PathStep(None, f"GPU {gpu.name}", round(share, 4), state, on, measured),)
 
 
-def _in_calls(job: JobFacts, resource: str, trail: Trail) -> PathStep:
+def _in_calls(job: WalkedJob, resource: str, trail: Trail) -> PathStep:
     """The step of a main thread in copies, or in waits for its GPU."""
     inside, share = job.cuda.calls or job.cuda.sampled, trail[-1].share if trail else 0.0
     if resource == "copy":
@@ -106,8 +107,8 @@ def _in_calls(job: JobFacts, resource: str, trail: Trail) -> PathStep:
 class _Steps(Struct):
     """The way to one leaf, in steps of processes."""
 
-    job: JobFacts
-    facts: Facts
+    job: WalkedJob
+    facts: WalkedFacts
     culprits: Sequence[Culprit]
     leaf: Leaf
 
@@ -235,7 +236,7 @@ def _reader(reader: OutputReader) -> _Held:
     return who(reader.pid, name), (step,) if reader.cores is not None else ()
 
 
-def _holder(proc: ProcFacts, culprits: Sequence[Culprit], job: JobFacts, facts: Facts) -> _Held:
+def _holder(proc: ProcFacts, culprits: Sequence[Culprit], job: WalkedJob, facts: WalkedFacts) -> _Held:
     """The holder of a lock: by /proc/locks, else the process that ended most of the wait."""
     rival = max(job.locks.rivals, key=job.locks.rivals.__getitem__, default=0)
     rivals = [other.trainer for other in facts.jobs if other.trainer.pid == rival]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.facts.facts import Facts, JobFacts
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings.verdict import Fix
 from gputop.model.frame import Frame, Gpu, SourceState
 from gputop.recording.reader import Recording
@@ -33,7 +33,7 @@ class OtherGpu:
         pass
 
 
-def _tell(_: JobFacts, facts: Facts) -> Finding:
+def _tell(_: WalkedJob, facts: WalkedFacts) -> Finding:
     agents = [taker for taker in facts.takers if taker.name.endswith(("-agent", "-shipper"))]
     return Finding(
         f"{len(agents)} agents took the CPUs", (percent("agents", sum(one.cores for one in agents), "CPUs"),),

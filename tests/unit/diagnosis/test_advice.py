@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from gputop.diagnosis.causes import advice, judges
+from gputop.diagnosis.causes import advice, judge_of, judges
 from gputop.diagnosis.causes.advice import COMPUTING, LOADING, Framework, in_flight
+from gputop.diagnosis.facts.facts import Memo
 from gputop.diagnosis.facts.kinds import Kind, kind_of
 from gputop.findings.sentence import is_command, is_own
 from gputop.findings.verdict import OWN_CAUSES
@@ -112,7 +113,7 @@ def test_whatever_is_found_is_advised_in_words_of_its_kind(monkeypatch: pytest.M
     for make in ALL:
         facts = make().play(3).engine.facts
         assert facts is not None
-        claimed = [(one, claim.judge) for one in facts.jobs for claim in one.claims]
+        claimed = [(one, judge_of(claim.cause)) for one in facts.jobs for claim in one.claims]
         for kind in Kind:
             monkeypatch.setattr(advice, "kind_of", lambda _job, _facts, kind=kind: kind)
             for one, judge in claimed:
@@ -171,7 +172,7 @@ def test_a_promise_does_not_contradict_the_advice():
 def test_nobody_is_told_to_load_more_where_no_cpu_is_left():
     scene = alone(40.0, 0.1, [DISK]).drop(101, 102)
     one, facts = job(scene)
-    idle, full = (replace(facts, memo={}, host=replace(facts.host, busy=dict.fromkeys(range(4), share))) for share in (0.2, 1.0))
+    idle, full = (replace(facts, memo=Memo(), host=replace(facts.host, busy=dict.fromkeys(range(4), share))) for share in (0.2, 1.0))
     working = replace(one, trainer=replace(one.trainer, run=0.9))
     assert in_flight(working, idle)
     assert not in_flight(working, full)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gputop.diagnosis.causes import judge_of
 from gputop.diagnosis.graph.shell import cgroup_file, kill, wake
 from gputop.findings.sentence import filled
 from gputop.model.frame import Host, ProcInfo
@@ -63,7 +64,7 @@ def commands(make: Callable[[], Scene], unit: str, monkeypatch: pytest.MonkeyPat
     """What any judge says of a scene of strangers is to be typed, as far as it names one; judges that find nothing of it say nothing."""
     facts = strange(make(), unit, monkeypatch).play(3).engine.facts
     assert facts is not None
-    fixes = [fix for job in facts.jobs for claim in job.claims for fix in claim.judge.tell(job, facts).fixes]
+    fixes = [fix for job in facts.jobs for claim in job.claims for fix in judge_of(claim.cause).tell(job, facts).fixes]
     return {fix.command for fix in fixes if "PWNED" in fix.command}
 
 

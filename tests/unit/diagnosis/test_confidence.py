@@ -27,7 +27,7 @@ def standing(scene: Scene) -> Standing:
 
 def with_shares(one: Standing, **shares: float) -> Standing:
     """The standing, were the loss divided like that."""
-    job = replace(one.job, claims=[replace(claim, share=shares.pop("own")) for claim in one.job.claims if claim.judge is one.judge])
+    job = replace(one.job, claims=[replace(claim, share=shares.pop("own")) for claim in one.job.claims if claim.cause == one.cause])
     found = judge_job(job, one.facts, one.phase)
     found.shares |= {cause.replace("_", "-"): share for cause, share in shares.items()}
     return found

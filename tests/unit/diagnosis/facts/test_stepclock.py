@@ -46,7 +46,7 @@ def test_a_log_line_that_the_gpu_shows_is_no_step(copies: float, steps: float | 
     """Each ten steps it waits for its GPU, whose power then sinks for a moment; in the others batches are copied alone."""
     job = training().play(2).engine.facts.jobs[0]
     calls = CallFacts(SECONDS, most_syncs_per_s=0.9 if copies else 0.0, to_gpu_per_s=copies)
-    step = step_of(replace(job, cuda=CudaFacts(calls)), Clock(), 0.9)
+    step = step_of(replace(job, cuda=CudaFacts(calls)), Clock(), 0.9, 0.0)
     assert (step and step.per_s) == steps
 
 
@@ -54,7 +54,7 @@ def test_a_log_line_that_the_gpu_shows_is_no_step(copies: float, steps: float | 
 def test_who_is_met_in_many_waits_makes_many_steps(waits: float, steps: float | None):
     """Without the probes: an evaluation each two seconds, or steps that the readings meet each third time."""
     job = training().play(2).engine.facts.jobs[0]
-    step = step_of(replace(job, cuda=CudaFacts(sampled=SampledFacts(0.5, 0.0, 0.0, 2 * waits, waits))), Clock(), 0.9)
+    step = step_of(replace(job, cuda=CudaFacts(sampled=SampledFacts(0.5, 0.0, 0.0, 2 * waits, waits))), Clock(), 0.9, 0.0)
     assert (step and step.per_s) == steps
 
 

@@ -19,7 +19,7 @@ def job_of(scene: Scene) -> JobFacts:
 
 
 def shares(scene: Scene) -> dict[str, float]:
-    return {claim.judge.cause: claim.share for claim in job_of(scene).claims}
+    return {claim.cause: claim.share for claim in job_of(scene).claims}
 
 
 @pytest.mark.parametrize(("per_s", "lost"), [(10_000, 0.0), (14_000, 0.0), (20_000, 0.15), (30_000, 0.4), (60_000, 0.9)])
