@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gputop.diagnosis import hangs
 from gputop.diagnosis.facts import intensity, stepclock
-from gputop.diagnosis.facts.facts import GpuFacts
+from gputop.diagnosis.facts.facts import GpuFacts, Member
 from gputop.diagnosis.facts.window import Window
 from gputop.diagnosis.forecast.growth import Growths
 from gputop.diagnosis.forecast.whatif import Readings
@@ -30,11 +30,16 @@ from gputop.findings import explanation, policy
 from gputop.findings.policy import EARLIER, FEED_EVERY_NS, NOBODY, WINDOW_NS, TrainerKey
 from gputop.findings.sentence import plain
 from gputop.findings.verdict import (
+    COMPUTES,
+    COORDINATES,
     DROPPED,
     ENDING,
+    FEEDS,
     GPU_LOST,
     HELD,
     IDLE,
+    PLAYERS,
+    SERVES,
     STARTING,
     TRAINING,
     Incident,
@@ -47,7 +52,7 @@ from gputop.findings.verdict import (
 )
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, ProcInfo
-from gputop.model.roles import Role
+from gputop.model.roles import MANAGER, Role
 
 MIDDLE_NS = WINDOW_NS // 2
 MOST_LEDGERS = 512  # trainers with a ledger of their own, about 0.5 MB; beyond, the earliest ended are summed up (a choice)
@@ -74,8 +79,8 @@ class Engine:
         """The ledger of each trainer that had a GPU, including ended ones; seconds of a shared GPU are divided among its trainers. The key
         `NOBODY` has the seconds of lost GPUs that no trainer uses."""
         self.facts: WalkedFacts | None = None
-        self.feeders: dict[int, int] = {}
-        """Pid of a process, no worker, that was found to feed a trainer -> pid of that trainer, while both live."""
+        self.members: dict[int, Role] = {}
+        """Pid -> role of each process that was found to belong to a trainer's family outside its own tree, while both live."""
         self.phases: dict[int, Phase] = {}
         """Pid of a trainer -> its phase."""
         self.standing: dict[int, Standing] = {}
@@ -129,6 +134,12 @@ class Engine:
     def roles(self) -> dict[int, Role]:
         """Pid -> role on the last board."""
         return self._window.roles
+
+    @property
+    def family(self) -> dict[int, Role]:
+        """Like `roles`, each with its part, and with the members of the jobs' families outside their own trees."""
+        jobs = {job.trainer.pid: job for job in (self.facts.jobs if self.facts is not None else ())}
+        return self.members | {pid: replace(role, part=_part_of(pid, role, jobs)) for pid, role in self.roles.items()}
 
     @property
     def incidents(self) -> list[Incident]:
@@ -205,7 +216,7 @@ class Engine:
             if one.phase.word == TRAINING:
                 self.readings.note(one.job, facts, one.cause)
         standing = _on_gpus(standing)
-        self.feeders |= {pid: job.trainer.pid for job in facts.jobs for pid in job.feeders.pids}
+        self.members |= {one.pid: _role_of(one, job) for job in facts.jobs for one in job.members}
         self._incidents.note(board, seconds, [one for one in standing if not one.bereft])
         self._book_jobless(self._lost_gpus.note(board, facts, seconds, standing, self._incidents))
         self._orphans.note(board, self.roles, facts.takers, self._incidents)
@@ -318,7 +329,7 @@ class Engine:
 
     def _forget_ended(self, board: Board, jobs: Iterable[WalkedJob]) -> None:
         """Drop the state of trainers that have ended, reaped or not: their pid may be reused."""
-        self.feeders = {pid: trainer for pid, trainer in self.feeders.items() if pid in board.procs and trainer in board.procs}
+        self.members = {pid: role for pid, role in self.members.items() if pid in board.procs and role.trainer_pid in board.procs}
         kept: tuple[dict[int, Any], ...] = self._pending, self._judged, self._spent, self._paces, self._unmoved, self._keys
         gone = {pid for known in kept for pid in known} - {job.trainer.pid for job in jobs}
         self.phases = {job.trainer.pid: self.phases[job.trainer.pid] for job in jobs}
@@ -391,6 +402,19 @@ class Engine:
         return explanation.explanation(
             verdict, ledger, incidents, self._workers_spent, self._header, self._window.t_ns, self.what_if, trainers=trainers
         )
+
+
+def _part_of(pid: int, role: Role, jobs: Mapping[int, WalkedJob]) -> str:
+    """The part of a process of a job's own tree; empty if it is not known."""
+    if role.kind == "trainer":
+        return "" if pid not in jobs else COMPUTES if jobs[pid].gpus else FEEDS
+    if role.kind == "worker":
+        return FEEDS
+    return SERVES if role.label == MANAGER else COORDINATES if role.trainer_pid is None else ""
+
+
+def _role_of(member: Member, job: WalkedJob) -> Role:
+    return Role("helper", job.trainer.pid, label=f"{PLAYERS[member.part]} {member.name}", part=member.part)
 
 
 def _book(ledger: Ledger, times: Iterable[_GpuTime], shares: dict[str, float]) -> None:

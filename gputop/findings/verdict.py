@@ -42,6 +42,8 @@ GPU_LOST = "gpu-lost"
 PARTS = COMPUTES, FEEDS, SERVES, READS, COORDINATES = "computes", "feeds", "serves", "reads", "coordinates"
 """Parts that a process plays in a job, by what it does: it gives a GPU work, what it writes is read by who waits for it, it is asked by
 others, it reads what the job writes, or it only started the job."""
+PLAYERS = {COMPUTES: "", FEEDS: "feeder", SERVES: "server", READS: "reader", COORDINATES: "launcher"}
+"""Part -> noun before the name of a process that is neither trainer nor worker."""
 
 
 def _one_of(words: Sequence[str]) -> Meta:

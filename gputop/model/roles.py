@@ -77,6 +77,7 @@ class Role(Struct, frozen=True):
     loader: str = ""
     """The loader of a worker, or of a trainer's own threads: ``torch``, ``grain``, ``tensorflow``, ``dali`` or ``multiprocessing``."""
     label: str = ""  # ``train.py rank 0``, ``worker 2``
+    part: str = ""  # what it does in the job: a word of `gputop.findings.verdict.PARTS`; empty while that is not known
 
 
 def assign(infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int], contexts: Contexts | None = None) -> dict[int, Role]:

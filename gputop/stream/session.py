@@ -221,14 +221,11 @@ class Session(Followed):
         return histogram(field_id, older, newer, frozenset(self.roles_at(newer)))
 
     def feeders_at(self, board: Board) -> dict[int, Role]:
-        """Processes that feed a trainer but are not its workers, and programs that it started; both are helpers."""
+        """Members of a trainer's family outside its own tree, and programs that it started; both are helpers."""
         trainers = [pid for pid, role in self.engine.roles.items() if role.kind == "trainer"]
         own = {pid: board.infos[pid].ppid for pid in children_of(board.infos, trainers)}
-        known = {pid: trainer for pid, trainer in self.engine.feeders.items() if pid in board.infos and trainer in board.infos}
-        return {
-            pid: Role("helper", trainer, label=f"{'' if pid in own else 'feeder '}{program_name(board.infos[pid])}")
-            for pid, trainer in (own | known).items()
-        }
+        known = {pid: role for pid, role in self.engine.members.items() if pid in board.infos and role.trainer_pid in board.infos}
+        return known | {pid: Role("helper", trainer, label=program_name(board.infos[pid])) for pid, trainer in own.items()}
 
     def unix_s(self, t_ns: int) -> float:
         """The wall clock at a moment of the stream."""

@@ -98,6 +98,7 @@ class ProcessNow(Struct, frozen=True, kw_only=True, gc=False):
 
     pid: int
     role: str
+    part: str | UnsetType = UNSET  # what it does in its job: a word of `gputop.findings.verdict.PARTS`
     label: str | UnsetType = UNSET
     rank: int | UnsetType | None = UNSET
     trainer_pid: int | UnsetType = UNSET
@@ -255,7 +256,7 @@ class Snapshots:
         board, engine = self.following.board, self.following.engine
         before = self.following.past.before(board, SECOND_NS)
         self._older.threads, self._older.probed_ns = before.threads, before.probed_ns
-        return take(self._older, board, engine.roles, engine.states, only(board, engine.roles), lasting(engine, board))
+        return take(self._older, board, engine.family, engine.states, only(board, engine.roles), lasting(engine, board))
 
 
 def lasting(engine: Engine, board: Board) -> list[Episode]:
@@ -365,6 +366,7 @@ def _diagnosed(role: Role | None, state: ProcState | None, info: ProcInfo | None
     if role is None:
         return {"role": "bystander"}
     out: dict[str, object] = {"role": role.kind, "label": role.label, "rank": role.rank, "trainer_pid": role.trainer_pid}
+    out["part"] = role.part or None
     hidden = role.kind == "trainer" and info is not None and info.uses_cuda is None  # its environment is as closed as its maps
     out = {name: value for name, value in out.items() if value is not None or (name == "rank" and hidden)}
     if role.trainer_pid is None or role.kind == "helper":

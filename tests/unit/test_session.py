@@ -109,7 +109,7 @@ def test_who_feeds_a_trainer_from_outside_stands_under_it():
     view.cursor_ns = session.now_ns - SECOND
     assert {row.pid: row.depth for row in rows(session, view)}[900] == 1
     session.ingest(Frame(99, session.now_ns + SECOND, gone=[900]))
-    assert 900 not in session.engine.feeders
+    assert 900 not in session.engine.members
 
 
 def test_a_machine_started_anew_has_a_past_of_its_own():

@@ -6,7 +6,9 @@ from copy import deepcopy
 
 import pytest
 
-from gputop.findings.verdict import COORDINATES, FEEDS, READS, SERVES
+from gputop.findings.verdict import COMPUTES, COORDINATES, FEEDS, READS, SERVES
+from gputop.model.board import Board
+from gputop.stream import snapshot
 from tests.unit.diagnosis.scene import AWAIT, DISK, EPOLL, ON_CPU, POLL_SOCKET, READ, SLEEP, SOCKET, Proc, Scene
 
 GPU, FRONT, BEHIND, STRANGER = 100, 300, 301, 400
@@ -181,3 +183,20 @@ def test_a_service_that_waits_for_another_machine_is_the_networks() -> None:
     scene.procs[FRONT].info = {"sockets": "connected", "other_ends": []}
     scene.drop(BEHIND)
     assert told(scene) == ("input-bound", "network-io")
+
+
+def test_roles_carry_parts_and_the_names_that_processes_have() -> None:
+    scene = behind_a_front(RESTS, WORKS).play(4)
+    family = scene.engine.family
+    assert {pid: (role.kind, role.part) for pid, role in family.items()} == {
+        GPU: ("trainer", COMPUTES), FRONT: ("helper", SERVES), BEHIND: ("helper", FEEDS),
+    }  # fmt: skip
+    assert [family[pid].label for pid in (GPU, FRONT, BEHIND)] == ["engine", "server front", "feeder tokenize"]
+    scene.drop(FRONT).play(2)
+    assert FRONT not in scene.engine.family
+
+
+def test_a_part_is_in_the_snapshot() -> None:
+    scene = behind_a_front(RESTS, WORKS).play(4)
+    taken = snapshot.take(Board(), scene.board, scene.engine.family, scene.engine.states)
+    assert {one.pid: one.part for one in taken.procs if one.pid in (GPU, FRONT, BEHIND)} == {GPU: COMPUTES, FRONT: SERVES, BEHIND: FEEDS}
