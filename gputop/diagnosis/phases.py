@@ -19,6 +19,7 @@ from gputop.diagnosis.causes import Judge, gpu_lost, judge_of
 from gputop.diagnosis.causes.cpu_contention import keeps_from_starting
 from gputop.diagnosis.facts import feeders, waits
 from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.graph import starting
 from gputop.diagnosis.graph.asked import is_left_alone
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.pausing import breaks_s, is_ahead, paused
@@ -144,9 +145,8 @@ class Seen:
 
     @cached_property
     def reads(self) -> bool:
-        """True if the trainer mostly waits for storage before its first step: an engine that loads its weights."""
-        pools, remote = self.job.pools, self.job.trainer.reads_remotely
-        waits_for = pools.get("main.disk", 0.0) + (pools.get("main.network", 0.0) if remote else 0.0)
+        """True if the trainer mostly waits for storage or the network before its first step: an engine that loads its weights."""
+        waits_for = starting.fetching(self.job)
         rests = all((gpu.util_now or 0.0) < policy.HALF for gpu in self.job.gpus)
         return self.is_early and rests and (self.job.idle or 0.0) >= policy.HALF and waits_for >= policy.HALF
 
@@ -249,10 +249,12 @@ class Seen:
         since = filled(" for {:.0f} s now", self.job.life.unbegun_s) if self.job.life.unbegun_s >= policy.WARM_UP_NS / 1e9 else ""
         starving = sum(bool(worker.state.starving) for worker in self.job.workers)
         of_all = filled("{} of {} starve{}", starving, counted(len(self.job.workers), "worker"), "s" * (starving == 1))
-        return filled("{} is starting{}{}", self.name, since, filled(", or held up: {}", of_all) if starving else "")
+        activity = starting.activity(self.job, self.facts)
+        does = filled(": {}", activity) if activity else ""
+        return filled("{} is starting{}{}", self.name, since, filled(", or held up: {}", of_all) if starving else does)
 
     def loading_text(self) -> str:
-        return filled("{} is starting: {}", self.name, loading(self.job))
+        return filled("{} is starting: {}", self.name, starting.loading(self.job, self.facts))
 
     def working_text(self) -> str:
         """Headline for work without much loss. A shared GPU works for each trainer only a part of the time, so the others are named."""
@@ -323,12 +325,3 @@ def phase_of(seen: Seen, before: Phase | None) -> Phase:
     says = row.says(seen) if callable(row.says) else row.says and seen.name + row.says
     loads_ns = (before.loads_ns or t_ns) if word == STARTING and seen.reads else 0
     return Phase(word, before.since_ns if word == before.word else t_ns, seen.staffed_ns, loads_ns, why, row.books, says)
-
-
-def loading(job: WalkedJob) -> str:
-    """Words for what a trainer loads before its first step: how fast, and how much so far."""
-    trainer = job.trainer
-    rate, waits_for = trainer.read_bytes_per_s, job.pools.get("main.disk", 0.0) + job.pools.get("main.network", 0.0)
-    from_disk = trainer.newer.read_bytes is not None and rate is not None
-    so_far = filled(" ({:.1f} MB/s, {:.2f} GB so far)", (rate or 0.0) / 1e6, (trainer.newer.read_bytes or 0) / 1e9) if from_disk else ""
-    return filled("it loads from storage{}, for which it waits {:.0f}% of the time", so_far, 100 * waits_for)

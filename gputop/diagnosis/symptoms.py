@@ -16,10 +16,11 @@ from gputop.diagnosis.facts import feeders
 from gputop.diagnosis.facts.facts import GpuFacts
 from gputop.diagnosis.facts.kinds import LEARNT, kind_of
 from gputop.diagnosis.facts.life import has_peers
+from gputop.diagnosis.graph import starting
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.states import host_side_loss
 from gputop.diagnosis.graph.walk import of_hang, walk
-from gputop.diagnosis.phases import Phase, Seen, loading, phase_of
+from gputop.diagnosis.phases import Phase, Seen, phase_of
 from gputop.findings import policy
 from gputop.findings.path import certainty, confidence
 from gputop.findings.sentence import filled
@@ -274,7 +275,7 @@ def _does(one: Standing) -> str:
     if one.cause == "small-kernels" and idle >= policy.SOME:
         return "launches its kernels too slowly to keep it busy"
     if one.phase.loads_ns:
-        return filled("makes no steps yet: {}", loading(job))
+        return filled("makes no steps yet: {}", starting.loading(job, one.facts))
     if one.cause == "host-optimizer":
         return "updates on the CPU what its GPU waits for"
     if one.cause == "output-blocked":

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.causes.output_blocked import lists_ends
-from gputop.diagnosis.facts import starts
 from gputop.diagnosis.facts.facts import may_spin
 from gputop.diagnosis.facts.feeders import named_thread, started, threads_at_work
+from gputop.diagnosis.graph import starting
 from gputop.diagnosis.graph.edges import Leaf
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.states import host_side_loss
@@ -101,8 +101,8 @@ def _loading(job: WalkedJob, facts: WalkedFacts) -> tuple[Fix, ...]:
 
 
 def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
-    told, compiles = _finding(job, facts), starts.is_compiling(job)
-    does, fixes = (starts.compiling_text(job), starts.FIXES) if compiles else (told.does, told.fixes)
+    told, compiles = _finding(job, facts), starting.is_compiling(job)
+    does, fixes = (starting.compiling_text(job), starting.FIXES) if compiles else (told.does, told.fixes)
     ahead = sum(worker.ahead for worker in job.workers) / len(job.workers) if job.workers else None
     workers = filled("its {} {}", counted(len(job.workers), "worker"), "is" if len(job.workers) == 1 else "are")
     alone = "it has no workers" if advice.loading(job, facts).has_workers else "nothing else prepares its input"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, Judge, advice
 from gputop.diagnosis.causes.hung_worker import TRACED
-from gputop.diagnosis.facts import starts
+from gputop.diagnosis.graph import starting
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob, late_job
 from gputop.diagnosis.graph.pausing import away_s, breaks_s, is_ahead, waits_for_first, waits_for_programs
 from gputop.diagnosis.graph.shell import wake
@@ -50,7 +50,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     look = Fix("See what its main thread does", filled("gputop stacks {:pid}", job.trainer.pid), look=True)
     less = Fix("Do what its main thread does then less often, or in another process")
     save = advice.fixes(advice.computing(job, facts).checkpoints)
-    fixes = (*save, look) if saves else _let_go_on(job) or (starts.FIXES if starts.is_compiling(job) else (look, less))
+    fixes = (*save, look) if saves else _let_go_on(job) or (starting.FIXES if starting.is_compiling(job) else (look, less))
     little = "too little" if job.pauses.away_s else "hardly any" if away_s(job) else "no"
     rests = (
         filled("{} work for the GPU{}", little, when)
@@ -90,8 +90,8 @@ def _busiest(job: WalkedJob) -> tuple[str, float]:
 
 
 def _does(job: WalkedJob) -> str:
-    if starts.is_compiling(job):
-        return filled("it {}", starts.compiling_text(job))
+    if starting.is_compiling(job):
+        return filled("it {}", starting.compiling_text(job))
     does = (
         "it waits for programs of its own"
         if job.loader.by_itself or waits_for_programs(job)

@@ -10,8 +10,8 @@ itself does, as while it loads its probes (`policy.QUARTER`).
 from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
-from gputop.diagnosis.facts import starts
 from gputop.diagnosis.facts.capacity import capacity, wanted
+from gputop.diagnosis.graph import starting
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.owners import pool_of_threads
 from gputop.findings import policy
@@ -53,7 +53,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     return Finding(
         filled("torch.compile's processes take {:.1f} of {} in the midst of the training; {} wait for one {:.0f}% of the time",
                job.cpus.compiling, counted(cpus, "CPU"), crowd, 100 * share),
-        (*evidence, compiled), (*starts.FIXES, Fix("Have fewer of them compile at once", least), *fixes),
+        (*evidence, compiled), (*starting.FIXES, Fix("Have fewer of them compile at once", least), *fixes),
     )  # fmt: skip
 
 

@@ -12,11 +12,8 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 
 from gputop.diagnosis.facts import waits
-from gputop.diagnosis.facts.facts import JobFacts
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.findings import policy
-from gputop.findings.sentence import filled
-from gputop.findings.verdict import Fix
 from gputop.model.board import GpuBoard
 from gputop.model.frame import ProcSample
 
@@ -104,19 +101,3 @@ def held_bytes(gpus: Iterable[GpuBoard]) -> dict[int, float]:
             alone = told > 0.0 and len(computes) == 1 and pid in computes and not gpu.values.get("mem_shared")
             held[pid] = held.get(pid, 0.0) + ((gpu.number("mem_used_bytes") or told) if alone else told)
     return held
-
-
-FIXES = (
-    Fix("See why it compiles again: a size or a flag that changes from step to step", "TORCH_LOGS=recompiles", look=True),
-    Fix("Compile once for all sizes", "torch.compile(model, dynamic=True)"),
-)
-
-
-def is_compiling(job: JobFacts) -> bool:
-    """Whether torch.compile's processes work in this window."""
-    return job.cpus.compiling >= policy.TENTH
-
-
-def compiling_text(job: JobFacts) -> str:
-    """Words for what a compiling trainer does."""
-    return filled("compiles, torch.compile's processes run on {:.1f} CPUs", job.cpus.compiling)

@@ -107,7 +107,7 @@ def test_a_model_that_is_moved_to_the_gpu_trains_not_yet():
     scene = begun().play(0.4)
     scene.gpus[0]["util_pct"] = 0.0
     assert told(scene, 6) == {"none"}
-    assert scene.engine.verdict.headline.endswith("is starting")
+    assert " is starting" in scene.engine.verdict.headline
     scene.gpus[0]["util_pct"] = 98.0
     assert told(scene, 6) == {"none"}
     assert scene.engine.verdict.symptom == "healthy"
@@ -220,7 +220,7 @@ def test_batches_that_were_made_and_wait_are_one(ran: float):
     """It imports, compiles or loads its weights meanwhile."""
     scene = taking().play(0.8)
     scene.procs[101].run, scene.procs[101].switches = ran, 1
-    assert scene.play(12).engine.verdict.headline.partition(" for ")[0].endswith(" is starting")
+    assert " is starting" in scene.play(12).engine.verdict.headline
 
 
 POOL = ["python", "/venv/torch/_inductor/compile_worker/__main__.py", "--workers=4"]
@@ -312,3 +312,40 @@ def test_a_start_that_computes_is_no_loss_however_long_it_takes():
     scene = engine_that_loads(0.2)
     scene.procs[100].run, scene.procs[100].looks, scene.procs[100].read_bytes = 0.95, [ON_CPU], 0
     assert serve(scene.play(14), 8).engine.ledger.gpu_lost_s < 1.0
+
+
+def engine_that_downloads(rank: bool = False) -> Scene:
+    """An engine reads its weights from another machine, over a connection of its own; a rank waits for the others like that."""
+    scene = engine_that_loads(0.2)
+    engine, env = scene.procs[100], {"RANK": "1", "WORLD_SIZE": "4"} if rank else {}
+    engine.looks, engine.read_bytes, engine.info = [SOCKET], 0, engine.info | {"sockets": "connected", "env": env}
+    return scene
+
+
+def test_weights_that_come_over_the_network_are_a_start_and_a_loss_when_long() -> None:
+    scene = engine_that_downloads().play(4)
+    assert scene.engine.verdict.cause == "none"
+    assert "is starting: it loads from the network" in scene.engine.verdict.headline
+    scene.play(8)
+    assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("input-bound", "network-io")
+    assert "makes no steps yet: it loads from the network" in scene.engine.verdict.why
+
+
+def test_a_rank_that_waits_for_the_others_loads_nothing() -> None:
+    assert told(engine_that_downloads(rank=True), 12) == {"none"}
+
+
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [
+        ({"run": 0.95, "looks": [ON_CPU]}, "its main thread computes 95% of the time"),
+        ({"run": 0.02, "looks": [FUTEX], "threads": {110: (0.9, 0.0), 111: (0.8, 0.0)}}, "its threads run on 1.7 CPUs"),
+    ],
+    ids=["main", "threads"],
+)
+def test_a_start_has_words_for_what_it_does(does: dict, says: str) -> None:
+    scene = engine_that_loads(0.2)
+    scene.procs[100].read_bytes = 0
+    for name, value in does.items():
+        setattr(scene.procs[100], name, value)
+    assert scene.play(5).engine.verdict.headline.endswith(says)
