@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import queue
+import select
 import signal
 import socket
 import sys
@@ -40,8 +41,8 @@ def serving(running: Running, shape: str, cpu_ms: float, slow_cpu_ms: float = 0.
         yield
 
 
-def engine(trainer: Trainer, step_ms: float, by_thread: bool = True) -> None:
-    """Work on what the front sends until the time is over; a thread receives it, or the main thread itself does."""
+def engine(trainer: Trainer, step_ms: float, by_thread: bool = True, polls: bool = False) -> None:
+    """Work on what the front sends until the time is over; a thread receives it, or the main thread itself does, which may poll before."""
     front = socket.socket(socket.AF_UNIX)
     front.connect(f"{os.environ['GPUTOP_WORKLOAD_FOLDER']}/front")
     pieces: queue.Queue[bytes] = queue.Queue()
@@ -50,6 +51,8 @@ def engine(trainer: Trainer, step_ms: float, by_thread: bool = True) -> None:
     forward = trainer.compute(step_ms, kernels=8, bytes_in=PIECE, pinned=True)
     with suppress(Over):
         while True:
+            if polls:
+                select.select([front], [], [])
             forward(pieces.get() if by_thread else received(front, PIECE))
             front.sendall(bytes(ANSWER))
             trainer.tick()
