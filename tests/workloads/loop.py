@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -11,6 +12,7 @@ from typing import TextIO
 from torch.utils.data import DataLoader, Dataset
 
 from tests.workloads.gpu import SMS, Gpu
+from tests.workloads.scenario import LOADER_VARIABLE
 
 _STEADY_STEPS = 5
 
@@ -87,5 +89,7 @@ def _step_log(rank: int) -> TextIO | None:
 
 def loader(dataset: Dataset[object], workers: int, start: str = "fork", batch: int = 8, **more: object) -> DataLoader[object]:
     """A DataLoader with ``workers`` processes begun by ``start`` (fork, spawn, forkserver); persistent unless told otherwise."""
+    changed = json.loads(os.environ.get(LOADER_VARIABLE, "{}"))
+    workers = changed.pop("num_workers", workers)
     options: dict[str, object] = {"persistent_workers": True, "multiprocessing_context": start} if workers else {}
-    return DataLoader(dataset, batch_size=batch, num_workers=workers, **{**options, **more})  # type: ignore[arg-type]
+    return DataLoader(dataset, batch_size=batch, num_workers=workers, **{**options, **more, **changed})  # type: ignore[arg-type]

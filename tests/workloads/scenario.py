@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from tests.workloads.runner import Running
 
 
+LOADER_VARIABLE = "GPUTOP_LOADER"  # JSON: arguments of the DataLoader in place of the workload's own (`tests.experiments.fixes`)
+
+
 @dataclass(frozen=True, slots=True)
 class Label:
     """The verdict it should get (words of `gputop.findings.verdict`) and the names of the processes to blame."""

@@ -40,7 +40,8 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
         text = "Its own pool of threads is larger than its CPUs: give it as many as there are (torch.set_num_threads, cv2)"
         fixes.append(Fix(text, filled("export OMP_NUM_THREADS={:d} MKL_NUM_THREADS={:d}", cpus, cpus)))
     if len(job.workers) > cpus:
-        fixes += advice.fixes(advice.loading(job, facts).fewer, max(1, cpus))
+        ways = advice.loading(job, facts)
+        fixes += advice.fixes((*ways.fewer, *ways.cheaper), max(1, cpus))  # fewer are no faster where each one computes all the time
     if job.cpus.compiling < policy.QUARTER * cpus:
         detail = filled("{} share {} and wait for one another {:.0f}% of the time", crowd, counted(cpus, "CPU"), 100 * share)
         most = max((job.trainer, *job.workers), key=pool_of_threads)
