@@ -82,12 +82,13 @@ def _ending(growers: list[Grower]) -> list[Fix]:
 
 
 def _fixes(job: WalkedJob, facts: WalkedFacts) -> list[Fix]:
+    less = advice.fixes(advice.loading(job, facts).less_held, max(1, len(job.workers) // 2))
     if not job.limits.memory_path:
-        return [Fix("See who holds the memory", "ps -eo pid,rss,comm --sort=-rss | head", look=True)]
+        look = Fix("See who holds the memory", "ps -eo pid,rss,comm --sort=-rss | head", look=True)
+        return [Fix("Leave it more of the host's memory: end, limit or move what holds most of it and is not needed here"), *less, look]
     limit, cached = job.limits.memory_limit_bytes or 0, job.limits.memory_file_bytes or 0
     name = "memory.limit_in_bytes" if job.limits.cgroup_version == 1 else "memory.max"
     file = shell.cgroup_file(job.limits.cgroup_version, "memory", job.limits.memory_path, name)
-    less = advice.fixes(advice.loading(job, facts).less_held, max(1, len(job.workers) // 2))
     if 2 * cached > limit:
         text = "Or read less: {:.0f} of its {:.0f} MB are pages of files, packed or smaller ones would fit"
         less = (Fix(filled(text, cached / 1e6, limit / 1e6)),)

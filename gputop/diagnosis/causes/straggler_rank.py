@@ -84,6 +84,9 @@ def _late_host(own: WalkedJob, waiting: list[WalkedJob], facts: WalkedFacts) -> 
     if loaders and all(worker.state.fractions.get("running", 0.0) >= policy.MOST for worker in loaders):
         more = advice.fixes(advice.loading(own, facts).more, len(loaders) + 1) if advice.room(own, facts) else ()
         fixes = *more, Fix(filled("Even out what the inputs of {} cost", label)), *fixes
+    elif not loaders and word != "stopped":
+        text = "Have {} do between its steps what the others do: logs, measurements and saves of its own in a thread, or less often"
+        fixes = Fix(filled(text, label)), *advice.fixes(advice.loading(own, facts).uneven), *fixes
     detail = filled("{} ({}) {} {} {:.0f}% of the time{}", label, slow.pid, seems, word, 100 * share, _do(loaders))
     return filled("{}, with {} waiting for it", detail, counted(len(waiting), "other rank")), evidence, fixes
 
