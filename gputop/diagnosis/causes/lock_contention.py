@@ -41,8 +41,9 @@ def _takes_turns(job: WalkedJob) -> bool:
 
 
 def _felt(job: WalkedJob) -> str:
-    """The symptom: the trainer does not wait for input if its workers deliver."""
-    return "wait-heavy" if _between_trainers(job) or _is_kept_out(job) or _takes_turns(job) else "input-bound"
+    """The symptom: the trainer does not wait for input if its workers deliver. Under a lock that it takes in turn with them lies its input,
+    such as a replay buffer."""
+    return "wait-heavy" if _between_trainers(job) or _is_kept_out(job) else "input-bound"
 
 
 def _server(job: WalkedJob) -> ProcFacts | None:

@@ -476,8 +476,8 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     page_faults_are_no_barrier: ("input-bound", "main-thread-preprocessing"),
     feeding_program: ("input-bound", "slow-transform"),
     feeding_program_that_it_feeds: ("input-bound", "too-few-workers"),
-    lock_of_a_sleeping_holder: ("wait-heavy", "lock-contention"),
-    probed_lock_of_a_sleeping_holder: ("wait-heavy", "lock-contention"),
+    lock_of_a_sleeping_holder: ("input-bound", "lock-contention"),
+    probed_lock_of_a_sleeping_holder: ("input-bound", "lock-contention"),
     learner_and_actors: ("input-bound", "slow-transform"),
     probed_queue: ("input-bound", "slow-transform"),
 }

@@ -49,4 +49,4 @@ def train(trainer: Trainer) -> None:
     trainer.fit(samples(lock), trainer.compute(_LEARN_MS))
 
 
-SCENARIO = Scenario(Label("wait-heavy", "lock-contention"), train, env={"OMP_NUM_THREADS": "1"})
+SCENARIO = Scenario(Label("input-bound", "lock-contention"), train, env={"OMP_NUM_THREADS": "1"})
