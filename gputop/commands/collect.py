@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from gputop.commands.options import add_sampling, number, sampling_argv, sampling_settings
 from gputop.system.errors import UserError
 from gputop.system.program import calm_garbage_collection, return_freed_memory
+
+if TYPE_CHECKING:
+    from gputop.stream.playback import PlayedClock
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,8 +23,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--summary", action="store_true", help="a diagnosis a second in place of frames, and answers to standard input")
     parser.add_argument("--from", dest="source", metavar="FILE", help="with --summary: play a recording as if it happened now")
     parser.add_argument("--shift", type=float, metavar="S", help="with --from: move its clock by so many seconds (to begin now)")
+    parser.add_argument("--clock", type=played_clock, metavar="C", help="with --from: play it by a clock: WALL,UNIX,SPEED")
     parser.add_argument("--lines", action="store_true", help="with --summary: as lines of text, for srun and pdsh")
     parser.add_argument("--frames", type=number(), metavar="N", help="stop after N frames")
+
+
+def played_clock(text: str) -> PlayedClock:
+    """``1764374400.000,1764288000.000,2``: what it is on the recorded clocks at a moment of ours, and how fast they run."""
+    from gputop.stream.playback import read_clock
+
+    try:
+        return read_clock(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no clock: write WALL,UNIX,SPEED") from None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,7 +62,7 @@ def _summarize(args: argparse.Namespace) -> int:
 
     calm_garbage_collection()
     out = Out(sys.stdout.fileno(), args.lines)
-    stream = PlayedStream(args.source, args.shift) if args.source else ChildStream(collector_argv(sampling_argv(args)))
+    stream = PlayedStream(args.source, args.shift, args.clock) if args.source else ChildStream(collector_argv(sampling_argv(args)))
     try:
         serve_node(stream, sys.stdin.fileno(), out)
     except ReaderGone:

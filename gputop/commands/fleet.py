@@ -66,9 +66,7 @@ def replay(args: argparse.Namespace, folder: str) -> int:
     from gputop.fleet.links import Links
     from gputop.fleet.targets import RecordingsFolder
 
-    if args.loop or args.speed != 1.0:
-        raise UserError("--speed and --loop are for one recording: hosts are played together as it was", code=2)
-    past = RecordingsFolder(folder, args.at)
+    past = RecordingsFolder(folder, args.at, args.speed, loop=args.loop)
     use_terminal("gputop query or gputop export, for each file")
     return _show(args, Links(past.targets()), "", past)
 

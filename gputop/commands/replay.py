@@ -93,10 +93,10 @@ def _start(recording: Recording, at: str | None) -> int:
 
 
 def _play(args: argparse.Namespace, recording: Recording, paths: list[str], at_ns: int) -> int:
+    from gputop.stream.playback import Playback
     from gputop.stream.survey import Survey
     from gputop.tui.app import GputopApp
     from gputop.tui.draw.view import View
-    from gputop.tui.player import Playback
     from gputop.tui.replay import replay_context
 
     survey = Survey(paths)

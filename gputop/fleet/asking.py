@@ -4,6 +4,7 @@
     frames    every frame from now on; with ``back_s`` also frames of so many seconds before. ``back_s`` below 0: no more
     stacks    of ``pids``, at the moment ``at_unix_s`` of its clock: the answer's data is msgpack, a list of `gputop.model.frame.Stack`
     nccl      of ``pids``: NCCL's report on their job, as `gputop.stacks.nccl.pack_report`
+    play      a recording by ``clock`` from now on; a jump needs another stream
     save      the last ten minutes: the answers' data joined are a recording
 """
 
@@ -17,10 +18,11 @@ from msgspec import Meta, Struct
 from gputop.model.frame import Stack
 from gputop.model.ranges import Count, Pid, UnixSeconds
 from gputop.recording.format import KIND_ANSWER, pack
+from gputop.stream.playback import PlayedClock
 from gputop.system.decoding import BROKEN
 from gputop.system.text import clean
 
-ASKS = ("summary", "frames", "stacks", "nccl", "save")
+ASKS = ("summary", "frames", "stacks", "nccl", "play", "save")
 MOST_PIDS = 1024  # in a question
 MOST_BACK_S = 86_400.0  # s of the past that are asked for; a node keeps ten minutes
 MOST_LINE_BYTES = 64 << 10  # of a question
@@ -37,6 +39,7 @@ class Ask(Struct, frozen=True, omit_defaults=True):
     pids: Annotated[list[Pid], Meta(max_length=MOST_PIDS)] = []
     at_unix_s: UnixSeconds | None = None  # by the node's wall clock; None: now
     back_s: Annotated[float, Meta(ge=-1.0, le=MOST_BACK_S)] = 0.0
+    clock: PlayedClock | None = None
 
 
 class NodeAnswer(Struct, frozen=True, omit_defaults=True):

@@ -24,7 +24,7 @@ from gputop.recording.chunks import Decoder
 from gputop.recording.format import KIND_ANSWER, KIND_FRAMES, KIND_SUMMARY, BlockHead, VersionError
 from gputop.stream.child import END_S, LAST_WORDS_BYTES, MOST_LOST_BYTES, NOT_FOUND, widen
 from gputop.stream.following import Following
-from gputop.stream.reach import Target
+from gputop.stream.reach import Target, file
 from gputop.stream.restarts import RESTART_S, STEADY_S
 from gputop.system.errors import UserError, starting
 from gputop.system.text import clean, one_line
@@ -320,13 +320,15 @@ class Link:
         try:
             os.write(self.child.stdin.fileno(), pack_ask(ask))
             self._asked[ask.id] = 0
-            if ask.ask != "summary" and self.child.stdout is not None:
+            if ask.ask not in ("summary", "play") and self.child.stdout is not None:
                 widen(self.child.stdout.fileno())  # much may come; a node that is asked nothing is read at 1.3 MB/s at most
         except OSError as error:
             return f"cannot ask it: {error.strerror}"
         return ""
 
     def _skew_s(self) -> float | None:
+        if self.target.way == "file" and file.is_clocked(self.target.within):
+            return None
         return min(lag for _, lag in self._lags) if self._lags else None
 
     def _notes(self, own_rules: int) -> tuple[str, ...]:

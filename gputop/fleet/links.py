@@ -24,6 +24,7 @@ from gputop.fleet.link import DOWN, LINK_SHARE, Link, NodeState, wait_for
 from gputop.model.frame import Frame, Header
 from gputop.stream.child import END_S, LAST_WORDS_BYTES, LAST_WORDS_S, PIPE_BYTES
 from gputop.stream.kept import rules
+from gputop.stream.playback import PlayedClock
 from gputop.stream.reach import Target
 from gputop.stream.restarts import RESTART_S
 from gputop.system import crash
@@ -59,6 +60,7 @@ class Links:
         self._selector.register(self._wakes, selectors.EVENT_READ)
         self._closing = False
         self._last_id = 0
+        self._clock: PlayedClock | None = None  # by which recordings are played; None: by the one that they were started with
         self._thread = threading.Thread(target=self._run, name="links", daemon=True)
         with starting():
             self._thread.start()
@@ -76,6 +78,16 @@ class Links:
             self._asked.append((self._links[host], Ask(self._last_id, what, list(pids), at_unix_s, back_s)))
         self._rouse()
         return self._last_id
+
+    def play(self, targets: Sequence[Target], clock: PlayedClock) -> None:
+        """Let the nodes, which are recordings, go on by a clock; ``targets`` are where one that has to be started again begins."""
+        with self._lock:
+            self._clock = clock
+            for target in targets:
+                self._links[target.host].target = target
+                self._last_id += 1
+                self._asked.append((self._links[target.host], Ask(self._last_id, "play", clock=clock)))
+        self._rouse()
 
     def answers(self) -> list[tuple[str, NodeAnswer]]:
         """(host, answer) of all that came since the last call."""
@@ -229,6 +241,8 @@ class Links:
             link.is_fresh = False
             if take is not None:
                 link.send(Ask(0, "frames"))
+            if self._clock is not None:
+                link.send(Ask(0, "play", clock=self._clock))
         link.budget.spend(time.thread_time() - now_s)
         if link.is_old and link.budget.over_s > MOST_OVER_S:
             raise ValueError(f"to judge it takes more than {100 * LINK_SHARE:.0f}% of a CPU here: update its gputop")

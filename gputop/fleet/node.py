@@ -105,24 +105,24 @@ def moves(before: Mapping[int, RankPace], now: Mapping[int, RankPace]) -> bool:
 def serve_node(stream: ChildStream | PlayedStream, asks: int, out: Out) -> None:
     """Serve one node until a signal. Raises `ReaderGone` once the reader leaves, UserError if the collector ends. ``asks``: descriptor of
     the questions."""
-    is_played = isinstance(stream, PlayedStream)
-    node = NodeServer(asks, out, is_played=is_played)
+    played = stream if isinstance(stream, PlayedStream) else None
+    node = NodeServer(asks, out, played)
     with Loop(LastingStream(stream), node, drain_s=0.0) as loop:
         loop.listen()
         loop.run()
         if loop.stream.trouble:
-            raise UserError(loop.stream.why if is_played else f"the collector ended: {loop.stream.why}")
+            raise UserError(loop.stream.why if played else f"the collector ended: {loop.stream.why}")
         node.finish()
 
 
 class NodeServer(Reader):
     """One node: summaries, frames and answers of the stream that it takes."""
 
-    def __init__(self, asks: int, out: Out, *, is_played: bool) -> None:
-        """``asks``: descriptor of the questions; ``is_played``: the stream is a recording."""
+    def __init__(self, asks: int, out: Out, played: PlayedStream | None = None) -> None:
+        """``asks``: descriptor of the questions; ``played``: the stream, if it is a recording."""
         self._asks = asks
         self._out = out
-        self._is_played = is_played
+        self._played = played
         self._lines = AskLines()
         self._is_asked = True  # until the end of the questions
         self._following = Following(every_ns=SECOND_NS)
@@ -130,6 +130,7 @@ class NodeServer(Reader):
         self._ring: Ring | None = None
         self._rules = rules()
         self._said_ns = 0
+        self._told, self._told_s = b"", 0.0  # the last summary, and when it was put out (CLOCK_MONOTONIC)
         self._spent_s = 0.0  # CPU seconds of this process that are reported
         self._sends_frames = False
         self._done: deque[NodeAnswer] = deque()  # by threads
@@ -151,6 +152,8 @@ class NodeServer(Reader):
             self._say()
 
     def rest(self) -> float:
+        if self._played is not None and self._played.clock.speed < 1.0 and time.monotonic() - self._told_s >= 1.0:
+            self._put(self._told)  # it is there, though its time stands or is slow
         self._out.flush()
         return 0.0
 
@@ -178,10 +181,22 @@ class NodeServer(Reader):
         self._following.every_ns = FEED_EVERY_NS if moves(self._paces, paces) else SECOND_NS
         self._paces = paces
         own = int(spent_s * 1e9)
-        self._out.put_summary(pack_summary(msgspec.structs.replace(
+        self._put(pack_summary(msgspec.structs.replace(
             summary, cpu_ns=summary.cpu_ns + own, took_s=round(took_s, 4), dropped=summary.dropped + self._out.dropped
         )))  # fmt: skip
         self._said_ns = self._following.board.t_ns
+
+    def _put(self, summary: bytes) -> None:
+        self._told, self._told_s = summary, time.monotonic()
+        if summary:
+            self._out.put_summary(summary)
+
+    def _play(self, ask: Ask) -> None:
+        if self._played is None or ask.clock is None:
+            self._reply(NodeAnswer(ask.id, ask.ask, "no recording is played here, or no clock is given"))
+            return
+        self._played.play(ask.clock)
+        self._reply(NodeAnswer(ask.id, ask.ask))
 
     def _read_asks(self) -> None:
         data = os.read(self._asks, MOST_LINE_BYTES)
@@ -197,8 +212,10 @@ class NodeServer(Reader):
             self._reply(NodeAnswer(ask.id, ask.ask, f"no question: {ask.ask!r}; there are {', '.join(ASKS)}"))
         elif not self._said_ns:
             self._reply(NodeAnswer(ask.id, ask.ask, "nothing was read yet"))
-        elif ask.ask in ("stacks", "nccl") and self._is_played:
+        elif ask.ask in ("stacks", "nccl") and self._played:
             self._reply(NodeAnswer(ask.id, ask.ask, "it is a recording: its processes have ended"))  # others here may have their numbers
+        elif ask.ask == "play":
+            self._play(ask)
         elif ask.ask == "summary":
             self._say()
             self._reply(NodeAnswer(ask.id, ask.ask))

@@ -77,6 +77,7 @@ class Alike(Struct, frozen=True):
 
 class Overview:
     """State of all nodes. Call `take` once a second with what the links know, and `look_again` halfway between; read by the same thread.
+    While recordings are played, a second is one of their clocks.
 
     A node that cannot be joined, judged or shown, by a bug that its numbers meet, costs its own row: it is found and left out for a while.
     """
@@ -89,13 +90,12 @@ class Overview:
         self.books = Books()
         self.past: dict[str, deque[Second]] = {}
         self.seconds = 0  # that were taken
-        self.shift_s = 0.0  # s from the clocks of recorded nodes to ours
         self._whole: list[Job] | None = None  # as judged at the last second
         self._half: list[Job] | None = None  # as judged half a second later
         self._faults: dict[str, tuple[float, str]] = {}  # host that is left out -> (until when, why)
 
-    def take(self, sights: Sequence[Sight]) -> None:
-        """Judge the jobs, and remember the second."""
+    def take(self, sights: Sequence[Sight], seconds: int = 1) -> None:
+        """Judge the jobs, and remember the ``seconds`` that have passed."""
         sights = self._without_faults(sights)
         try:
             self._whole = self._judged(sights, self._whole)
@@ -106,9 +106,10 @@ class Overview:
             if not self._leave_out(lambda trial: deepcopy(trial.books).note(trial.jobs)):
                 raise
             self.books.note(self.jobs)
-        self.seconds += 1
+        self.seconds += seconds
         for row in self.rows:
-            self.past.setdefault(row.host, deque(maxlen=PAST_S)).append(Second(_mean_util(row.sight), row.lost))
+            second = Second(_mean_util(row.sight), row.lost)
+            self.past.setdefault(row.host, deque(maxlen=PAST_S)).extend([second] * min(seconds, PAST_S))
 
     def used(self, use: Callable[[Overview], _Made]) -> _Made:
         """Result of ``use``, such as a page. Nodes with which it fails are left out."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -13,6 +13,8 @@ from gputop.fleet.link import NodeState
 from gputop.fleet.overview import Overview
 from gputop.model.frame import Frame, Header
 from gputop.stacks.nccl import NcclReport, unpack_report
+from gputop.stream.playback import PlayedClock
+from gputop.stream.reach import Target
 
 NCCL_HOSTS = 3  # hosts of a job that are asked in turn: each rank's NCCL knows all ranks
 NCCL_EVERY_S = 30.0  # s until a job that still hangs is asked about again
@@ -28,6 +30,8 @@ class Nodes(Protocol):
     def answers(self) -> list[tuple[str, NodeAnswer]]: ...
 
     def tap(self, host: str, take: Callable[[Header | Frame], None] | None, has_room: Callable[[], bool] | None = None) -> None: ...
+
+    def play(self, targets: Sequence[Target], clock: PlayedClock) -> None: ...
 
     def close(self) -> None: ...
 

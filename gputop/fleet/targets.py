@@ -6,6 +6,7 @@ import os
 import time
 from glob import escape, glob
 
+from gputop.stream.playback import Playback, PlayedClock
 from gputop.stream.reach import Target, hosts, kubectl, srun
 from gputop.system.errors import UserError
 from gputop.system.text import clean
@@ -21,10 +22,9 @@ def by_names(text: str | None, path: str | None) -> list[Target]:
 
 
 class RecordingsFolder:
-    """Recordings of a folder as machines, all with the same shift of their clocks: the past is played as if it happened now. UserError
-    without any, or if one cannot be read."""
+    """Recordings of a folder as machines, all played by the same clock. UserError without any, or if one cannot be read."""
 
-    def __init__(self, folder: str, at: str | None = None) -> None:
+    def __init__(self, folder: str, at: str | None = None, speed: float = 1.0, *, loop: bool = False) -> None:
         """``at``: the moment to begin with, as `gputop.stream.moment` reads it; without it the earliest beginning."""
         from gputop.recording.parts import open_recording
         from gputop.stream.moment import moment_within
@@ -43,13 +43,13 @@ class RecordingsFolder:
                 ends.append(recording.unix_ns_of(recording.end_ns) / 1e9)
                 wanted.append(recording.unix_ns_of(recording.start_ns if at is None else moment_within(at, recording)) / 1e9)
         self._begin_s, self._end_s = min(begins), max(ends)  # by their wall clocks
-        self.shift_s = 0.0  # from their clocks to ours
-        self._begin_at(min(wanted))
+        self.playback = Playback(0, speed, loop=loop)
+        self.go_to(min(wanted))
 
     @property
     def now_s(self) -> float:
         """Time on the clocks of the recorded machines, Unix seconds."""
-        return time.time() - self.shift_s
+        return min(self.clock.at(time.time()), self._end_s)
 
     @property
     def span_s(self) -> tuple[float, float]:
@@ -57,8 +57,21 @@ class RecordingsFolder:
         return self._begin_s, self._end_s
 
     def go_to(self, unix_s: float) -> None:
-        """Go to a moment of the recorded machines' clocks, or to the nearest end."""
-        self._begin_at(max(self._begin_s, min(unix_s, self._end_s - LEAST_LEFT_S)))
+        """Go to a moment of the recorded machines' clocks, or to the nearest end. The players have to be started again."""
+        self.clock = PlayedClock(time.time() + STARTS_S, max(self._begin_s, min(unix_s, self._end_s - LEAST_LEFT_S)), self._speed)
+
+    def turn(self) -> None:
+        """Go on as ``playback`` now says: its speed, whether it plays. The players have to know the new clock."""
+        self.clock = PlayedClock(time.time(), self.now_s, self._speed)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the end has come."""
+        return self.now_s >= self._end_s
+
+    @property
+    def _speed(self) -> float:
+        return self.playback.speed if self.playback.playing else 0.0
 
     def files(self, host: str) -> list[str]:
         """The files of a machine's recording, in order."""
@@ -68,10 +81,7 @@ class RecordingsFolder:
 
     def targets(self) -> list[Target]:
         """The machines at the moment that is now."""
-        return [Target(_name(path), "file", f"{self.shift_s:.3f}:{path}") for path in self._paths]
-
-    def _begin_at(self, unix_s: float) -> None:
-        self.shift_s = time.time() + STARTS_S - unix_s
+        return [Target(_name(path), "file", f"{self.clock.text}:{path}") for path in self._paths]
 
 
 def _name(path: str) -> str:

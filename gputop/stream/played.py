@@ -1,4 +1,4 @@
-"""A recording played as if it were read now: its frames at their pace, its wall clock shifted to this one."""
+"""A recording played as a stream: its frames at their pace, as if it were read now, or by a clock that may stand and run faster."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from msgspec.structs import replace
 from gputop.model.frame import Frame, Header
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
+from gputop.stream.playback import PlayedClock
 from gputop.system.errors import UserError, starting
 
 LATER_NS = 10_000_000_000  # ns that a recording may begin later for it to be waited for
+MOST_READY = 1024  # frames that wait to be taken: a reader that cannot keep up falls behind the clock (a choice)
+STAYS_S = 2.0  # s of ours that a clock has to be stopped at the end: it is looked at twice a second
+FULL_S = 0.05  # s until there may be room again
 BEFORE_NS = 10_000_000_000  # ns before the moment of now, so that the diagnosis knows where it is: a few of its windows
 
 
@@ -33,27 +37,38 @@ def parts_of(path: str) -> list[str]:
 class PlayedStream:
     """Reads like `gputop.stream.child.ChildStream`. Raises UserError if the file cannot be opened, or no thread is to be had.
 
-    ``shift_s``: what is added to its wall clock, so that several are played together; None: its beginning is now. What is past then is
-    left out but for `BEFORE_NS`, which is played at once.
+    ``shift_s``: what is added to its wall clock, so that several are played together as if all happened now; None: its beginning is now.
+    ``clock``: instead of that its times stay as they are, and it is played by this clock. What is past then is left out but for
+    `BEFORE_NS`, which is played at once.
     """
 
-    def __init__(self, path: str, shift_s: float | None = None) -> None:
+    def __init__(self, path: str, shift_s: float | None = None, clock: PlayedClock | None = None) -> None:
         recording = self._recording = open_recording(parts_of(path))
-        now_ns, start_ns = time.time_ns(), recording.start_ns
-        shift_ns = now_ns - recording.unix_ns_of(start_ns) if shift_s is None else int(shift_s * 1e9)
-        self._now_ns = recording.t_ns_of(now_ns - shift_ns)  # of its clock, as this begins
-        if shift_s is not None and (self._now_ns > recording.end_ns or self._now_ns < start_ns - LATER_NS):
-            why = _covers(recording, self._now_ns)
+        now_s, start_ns = time.time(), recording.start_ns
+        is_dated = shift_s is not None or clock is not None
+        if shift_s is None:
+            shift_s = 0.0 if clock is not None else now_s - recording.unix_ns_of(start_ns) / 1e9
+        self.clock = clock or PlayedClock(now_s, now_s - shift_s)
+        now_ns = recording.t_ns_of(int(self.clock.at(now_s) * 1e9))
+        if is_dated and (now_ns > recording.end_ns or now_ns < start_ns - LATER_NS):
+            why = _covers(recording, now_ns)
             recording.close()
             raise UserError(why)
-        self._begin_ns = recording.key_before(max(start_ns, min(self._now_ns, recording.end_ns) - BEFORE_NS))
+        self._begin_ns = recording.key_before(max(start_ns, min(now_ns, recording.end_ns) - BEFORE_NS))
         header = recording.header
-        self._ready: deque[Header | Frame] = deque([replace(header, unix_ns=header.unix_ns + shift_ns)])
+        self._ready: deque[Header | Frame] = deque([replace(header, unix_ns=header.unix_ns + int(shift_s * 1e9))])
+        self._is_clocked = clock is not None
+        self._turned = threading.Event()  # the clock is another, or the end has come
         self._reads, self._writes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._play, name="play", daemon=True)
         with starting():
             self._thread.start()
+
+    def play(self, clock: PlayedClock) -> None:
+        """Go on by another clock; what was played stays played."""
+        self.clock = clock
+        self._turned.set()
 
     def fileno(self) -> int:
         """Descriptor of the pipe, for a caller that waits for several things."""
@@ -83,20 +98,34 @@ class PlayedStream:
     def close(self) -> None:
         """Stop playing."""
         self._closing.set()
+        self._turned.set()
         self._thread.join(1.0)
         self._recording.close()
         os.close(self._reads)
 
     def _play(self) -> None:
-        ahead_ns = self._now_ns - time.monotonic_ns()
         try:
             for frame in self._recording.frames(self._begin_ns):
-                if self._closing.wait(max(0.0, (frame.t_ns - ahead_ns - time.monotonic_ns()) / 1e9)):
+                self._await(self._recording.unix_ns_of(frame.t_ns) / 1e9)
+                if self._closing.is_set():
                     return
                 self._ready.append(frame)
                 self._rouse()
+            if self._is_clocked:  # the last moment stays for a clock that is stopped there
+                self._await(self._recording.unix_ns_of(self._recording.end_ns) / 1e9 + STAYS_S * max(1.0, self.clock.speed))
         finally:
             os.close(self._writes)  # a reader that waits for more learns of the end
+
+    def _await(self, unix_s: float) -> None:
+        """Wait until it is this time by the clock, and there is room; or until the end."""
+        while not self._closing.is_set():
+            self._turned.clear()
+            wait_s = self.clock.wait_s(unix_s, time.time())
+            if wait_s is not None and wait_s <= 0.0:
+                if len(self._ready) < MOST_READY:
+                    return
+                wait_s = FULL_S
+            self._turned.wait(wait_s)
 
     def _rouse(self) -> None:
         try:

@@ -119,10 +119,10 @@ FLEET = [
     _also("save", "save the last ten minutes of every node", _DO),
     _also("help", "this help", _DO),
 ]
-_JUMPS = ("jump-back", "jump", "jump-back-far", "jump-far", "start", "last")
+_PLAYED = ("pause", "slower", "faster", "jump-back", "jump", "jump-back-far", "jump-far", "start", "last", "loop")
 FLEET_REPLAY = [
     *_but(FLEET, {"open": "open the node: its replay from this moment; Esc comes back, to the moment it shows then"}),
-    *(one for one in REPLAY if one.id in _JUMPS),
+    *_but([one for one in REPLAY if one.id in _PLAYED], {"pause": "play or pause, all nodes"}),
 ]
 
 _KEY_NAMES = {"escape": "Esc", "pagedown": "PgDn", "pageup": "PgUp"}

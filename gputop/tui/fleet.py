@@ -38,7 +38,7 @@ from gputop.tui.bindings import HelpScreen
 from gputop.tui.box import Box
 from gputop.tui.canvas import Canvas, Note, OwnCost
 from gputop.tui.dashboard import DashboardScreen, LineScreen
-from gputop.tui.draw import TOO_SMALL, Line, ascii_line, is_too_small, time_of_day
+from gputop.tui.draw import TOO_SMALL, Line, Span, ascii_line, is_too_small, time_of_day
 from gputop.tui.draw import fleet as draw
 from gputop.tui.draw.columns import stepped
 from gputop.tui.draw.edges import action_at
@@ -46,6 +46,7 @@ from gputop.tui.draw.search import why_unused
 from gputop.tui.draw.view import View
 from gputop.tui.feed import Context, ScreenSettings, live_context
 from gputop.tui.fleet_node import NODE_REST_S, NodeScreen, NodeStream
+from gputop.tui.panels import mode_of
 from gputop.tui.stacks import MEANINGS
 from gputop.tui.widgets import Drawn
 
@@ -53,6 +54,7 @@ EVERY_S = 0.5  # s between two looks at the nodes, which speak once a second; ea
 ANSWERS_S = 0.25  # s between two looks for answers
 STACKS_IN_S = 0.7  # s from the question until all nodes take the stacks: the question must have reached them
 TOGETHER_S = 3.0  # s by which an opened recording and the other nodes may be apart and still show the same moment
+BEHIND_S = 2.0  # s that the slowest node may be behind the clock at its speed before that is shown: they speak once a second
 STACKS_S = 15.0  # s after which nodes without an answer are named
 
 
@@ -198,6 +200,7 @@ class FleetScreen(LineScreen):
 
     BINDINGS = [*bindings.FLEET]
     KEYS = bindings.FLEET
+    NAMED = draw.KEYS  # in the last line
 
     def __init__(self, nodes: Nodes, context: Context, fleet: Overview) -> None:
         super().__init__()
@@ -226,12 +229,27 @@ class FleetScreen(LineScreen):
         """Take the nodes' latest summaries; jobs are judged even while a box or a node covers the screen."""
         sights = [sight_of(state) for state in self.nodes.poll().values()]
         if not self._is_between:
-            self.fleet.take(sights)
+            seconds = self.passed_s()
+            self.fleet.take(sights, seconds)
             self._hangs.look(self.fleet)
-            self.draw(moved=1)
+            self.draw(moved=seconds)
         elif self.fleet.look_again(sights):
             self.draw()
         self._is_between = not self._is_between
+
+    def passed_s(self) -> int:
+        """Whole seconds since the last look that is remembered."""
+        return 1
+
+    @property
+    def clock(self) -> str:
+        """The time of day."""
+        return time_of_day(time.time())
+
+    @property
+    def mode(self) -> Span:
+        """Live, or how recordings are played."""
+        return "● LIVE 1 s", "good"
 
     def on_resize(self, event: events.Resize) -> None:
         self.choice.width, self.choice.height = event.size
@@ -247,12 +265,12 @@ class FleetScreen(LineScreen):
         if is_too_small(choice.width, choice.height):
             self.page = draw.Page([[(fit(TOO_SMALL, choice.width), "warn")]])
         else:
-            clock, own = time_of_day(time.time() - self.fleet.shift_s), self.own_cost()
-            self.page = self.fleet.used(lambda fleet: draw.page(fleet, choice, clock=clock, own=own, note=note))
+            clock, own, mode = self.clock, self.own_cost(), self.mode
+            self.page = self.fleet.used(lambda fleet: draw.page(fleet, choice, clock=clock, own=own, note=note, mode=mode, keys=self.NAMED))
         lines = [ascii_line(line) for line in self.page.lines] if choice.ascii_only else self.page.lines
         painter = self._canvas.painter if self._canvas.is_whole else None
-        begins = bool(self.page.lane_s) and (self.fleet.seconds - 1) % self.page.lane_s == 0  # a cell of the lanes
-        shift = moved if begins else 0
+        seconds, lane_s = self.fleet.seconds - 1, self.page.lane_s
+        shift = seconds // lane_s - (seconds - moved) // lane_s if lane_s else 0  # cells of the lanes that began
         self._canvas.send(self._drawn.show(lines, painter, self.page.lane_at, shift))
 
     def own_cost(self) -> str:
@@ -399,27 +417,57 @@ class FleetScreen(LineScreen):
                 self.action_open()
         elif event.y in self.page.jobs:
             self.choice.job = self.page.jobs[event.y]
-        elif action := action_at(line, event.x, draw.KEYS) or action_at(line, event.x, draw.VERDICT_KEYS):
+        elif action := action_at(line, event.x, self.NAMED) or action_at(line, event.x, draw.VERDICT_KEYS):
             await self.run_action(action)
         self.draw()
 
 
 class PastScreen(FleetScreen):
-    """The recordings of a folder."""
+    """The recordings of a folder, played by one clock."""
 
     BINDINGS = [*bindings.FLEET_REPLAY]
     KEYS = bindings.FLEET_REPLAY
+    NAMED = draw.PAST_KEYS
 
     def __init__(self, nodes: Nodes, context: Context, fleet: Overview, past: RecordingsFolder) -> None:
         super().__init__(nodes, context, fleet)
         self._past = past
-        fleet.shift_s = past.shift_s
+        self._taken_s = int(past.now_s)  # until when the seconds are remembered
+
+    def look(self) -> None:
+        """Look as live; at the end stop playing, or start over."""
+        if self._past.is_over and self._past.playback.playing:
+            if self._past.playback.loop:
+                self._go_to(self._past.span_s[0])
+                return
+            self._past.playback.playing = False
+            self._turn()
+        super().look()
+
+    def passed_s(self) -> int:
+        """Seconds of the recorded clocks: more than one where they are played faster, none while they stand."""
+        before_s, self._taken_s = self._taken_s, int(self._past.now_s)
+        return max(0, self._taken_s - before_s)
+
+    @property
+    def clock(self) -> str:
+        return time_of_day(self._past.now_s, tenths=not self._past.playback.playing)
+
+    @property
+    def mode(self) -> Span:
+        past = self._past
+        begin_s, end_s = past.span_s
+        newest = [sight.summary.unix_ns / 1e9 for sight in self.fleet.sights if sight.is_seen and sight.summary is not None]
+        behind_s = past.now_s - min(newest, default=past.now_s) - max(1.0, past.playback.speed)  # they speak once a second
+        reached = f" ({behind_s:.0f} s behind)" if behind_s > BEHIND_S * max(1.0, past.playback.speed) else ""
+        return mode_of(past.playback, past.now_s - begin_s, end_s - begin_s, reached=reached)
 
     def screen_of(self, host: str, view: View, look: ScreenSettings) -> DashboardScreen:
         """The replay of the node's recording, from this moment on."""
         from gputop.tui.fleet_replay import replay_of_node
 
-        return replay_of_node(self._past.files(host), self._past.now_s, view, look, self._return_at)
+        past = self._past
+        return replay_of_node(past.files(host), past.now_s, past.playback, view, look, self._return_at)
 
     def _return_at(self, unix_s: float) -> None:
         """Go on at the moment that an opened node showed; if that was played as the nodes were, they are there already."""
@@ -427,6 +475,26 @@ class PastScreen(FleetScreen):
             self._go_to(unix_s)
         else:
             self.draw()
+
+    def action_pause(self) -> None:
+        """Play or pause; at the end play from the start."""
+        playback = self._past.playback
+        playback.playing = not playback.playing
+        if playback.playing and self._past.is_over:
+            self._go_to(self._past.span_s[0])
+        else:
+            self._turn()
+
+    def action_speed(self, steps: int) -> None:
+        """Play slower or faster."""
+        self._past.playback.step_speed(steps)
+        self._turn()
+
+    def action_loop(self) -> None:
+        """Start over at the end, or stop there."""
+        playback = self._past.playback
+        playback.loop = not playback.loop
+        self.show_note("plays in a loop" if playback.loop else "plays once")
 
     def action_jump(self, by_s: int) -> None:
         """Go on, or back."""
@@ -436,6 +504,12 @@ class PastScreen(FleetScreen):
         """Go to the start (0) or the end (1)."""
         self._go_to(self._past.span_s[fraction])
 
+    def _turn(self) -> None:
+        """Let all nodes go on by the clock as it is now."""
+        self._past.turn()
+        self.nodes.play(self._past.targets(), self._past.clock)
+        self.draw()
+
     def _go_to(self, unix_s: float) -> None:
         """Start all nodes again from a moment on."""
         self._past.go_to(unix_s)
@@ -444,7 +518,7 @@ class PastScreen(FleetScreen):
         assert isinstance(app, FleetApp)
         self.nodes = app.nodes = Links(self._past.targets())
         self.fleet = Overview()
-        self.fleet.shift_s = self._past.shift_s
+        self._taken_s = int(self._past.now_s)
         self.questions.move_to(self.nodes)
         self.look()
         self.show_note(f"from {time_of_day(self._past.now_s)} on")

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
+from gputop.stream.playback import Playback
 from gputop.stream.survey import Survey
 from gputop.system.errors import UserError
 from gputop.tui import bindings
 from gputop.tui.draw.view import View
 from gputop.tui.feed import Context, ScreenSettings
 from gputop.tui.fleet_node import OpenedActions
-from gputop.tui.player import Playback
 from gputop.tui.replay import ReplayActions, ReplayScreen, replay_context
 
 
@@ -54,9 +54,9 @@ class RecordedNodeScreen(ReplayScreen):
 
 
 def replay_of_node(
-    files: Sequence[str], unix_s: float, view: View, look: ScreenSettings, back: Callable[[float], None]
+    files: Sequence[str], unix_s: float, played: Playback, view: View, look: ScreenSettings, back: Callable[[float], None]
 ) -> RecordedNodeScreen:
-    """The replay of a node's files, from a moment on. UserError if they cannot be opened."""
+    """The replay of a node's files, from a moment on, as all nodes are ``played``. UserError if they cannot be opened."""
     recording = open_recording(files)
     try:
         survey = Survey(files)
@@ -64,4 +64,5 @@ def replay_of_node(
         recording.close()
         raise
     begin_ns = min(max(recording.t_ns_of(int(unix_s * 1e9)), recording.start_ns), recording.end_ns)
-    return RecordedNodeScreen(recording, survey, replay_context(view, recording, Playback(begin_ns), survey, look), back)
+    playback = Playback(begin_ns, played.speed, played.playing, played.loop)
+    return RecordedNodeScreen(recording, survey, replay_context(view, recording, playback, survey, look), back)

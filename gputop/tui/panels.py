@@ -14,6 +14,7 @@ from msgspec import Struct
 from gputop.findings.trouble import notice
 from gputop.model.frame import SECOND_NS
 from gputop.recording.format import TICKS, TIER_NAMES
+from gputop.stream.playback import Playback
 from gputop.stream.session import Session
 from gputop.system.priority import SCREEN_PRIORITY
 from gputop.system.text import file_size, fit
@@ -138,15 +139,13 @@ class ReplayTime(Time):
         """Playing or not, how fast, by which frames where those are not the ticks, where."""
         player, now_ns = self._replay.player, self._context.session.now_ns
         playback = player.playback
-        symbol = "…" if player.is_seeking else "►" if playback.playing else "||"
         is_slow = playback.pace is not None and playback.pace < SLOW * playback.speed and player.end_ns - now_ns > SECOND_NS
         reached = f" (reaches {playback.pace:.1f}×)" if is_slow else ""
         at_ns = (self._context.view.at_ns or now_ns) - player.start_ns
-        where = f"{duration(at_ns / SECOND_NS, self.is_still)}/{duration((player.end_ns - player.start_ns) / SECOND_NS)}"
-        loop = " loop" if playback.loop else ""
+        whole_s = (player.end_ns - player.start_ns) / SECOND_NS
         tier = player.recording.tier_at(self._context.view.at_ns or now_ns)
         readings = "" if tier == TICKS else f" ({TIER_NAMES[tier]})"
-        return f"{symbol} REPLAY {playback.speed:g}×{reached}{loop}{readings} {where}", "accent" if playback.playing else "warn"
+        return mode_of(playback, at_ns / SECOND_NS, whole_s, is_seeking=player.is_seeking, reached=reached, readings=readings)
 
     @property
     def is_still(self) -> bool:
@@ -166,6 +165,15 @@ class ReplayTime(Time):
     def state(self) -> tuple[object, ...]:
         player, survey = self._replay.player, self._replay.survey
         return survey.until_ns, player.playback.playing, player.playback.pace, player.is_seeking, player.end_ns
+
+
+def mode_of(
+    playback: Playback, at_s: float, whole_s: float, *, is_seeking: bool = False, reached: str = "", readings: str = ""
+) -> Span:
+    """How a recording, or a folder of them, is played, and where it stands: ``► REPLAY 2× loop 0:12/1:01``."""
+    symbol, loop = "…" if is_seeking else "►" if playback.playing else "||", " loop" if playback.loop else ""
+    where = f"{duration(at_s, not playback.playing)}/{duration(whole_s)}"
+    return f"{symbol} REPLAY {playback.speed:g}×{reached}{loop}{readings} {where}", "accent" if playback.playing else "warn"
 
 
 # the panels

@@ -9,6 +9,7 @@ from textual.screen import Screen
 
 from gputop.model.frame import SECOND_NS, Header
 from gputop.recording.reader import Recording
+from gputop.stream.playback import Playback
 from gputop.stream.session import Session
 from gputop.stream.survey import Survey
 from gputop.tui import bindings
@@ -19,7 +20,7 @@ from gputop.tui.draw import duration
 from gputop.tui.draw.view import View
 from gputop.tui.drawing import Drawing
 from gputop.tui.feed import Context, Feed, Replay, ScreenSettings
-from gputop.tui.player import LEAST_PAST_NS, Playback, Player
+from gputop.tui.player import LEAST_PAST_NS, Player
 from gputop.tui.widgets import Drawn
 
 if TYPE_CHECKING:

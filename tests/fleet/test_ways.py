@@ -15,7 +15,9 @@ from gputop.fleet.lines import FromLines, to_lines
 from gputop.fleet.link import UP
 from gputop.fleet.links import Links
 from gputop.fleet.targets import targets
+from gputop.model.frame import Frame, Header
 from gputop.recording.reader import Recording
+from gputop.stream.playback import PlayedClock, read_clock
 from gputop.stream.played import PlayedStream
 from gputop.stream.reach import WAYS, Target
 from gputop.system.errors import UserError
@@ -132,6 +134,71 @@ def test_a_recording_is_played_as_a_node_of_now() -> None:
         assert {one.error for one in found} == {"it is a recording: its processes have ended"}
     finally:
         links.close()
+
+
+def begin_of(path: str) -> float:
+    with Recording(path) as recording:
+        return recording.unix_ns_of(recording.start_ns) / 1e9
+
+
+def test_a_recording_by_a_clock_keeps_its_times_stands_and_goes_on() -> None:
+    began_s = begin_of(SAMPLE)
+    clock = PlayedClock(time.time(), began_s + 20.0, 0.0)
+    target = Target("past", "file", f"{clock.text}:{SAMPLE}")
+    links = Links([target])
+    try:
+        node = wait_for(links, "past", lambda node: node.state == UP and node.summary.ranks)
+        assert node.skew_s is None
+        assert node.summary.unix_ns / 1e9 == pytest.approx(began_s + 20.0, abs=1.2)
+        until(lambda: links.poll()["past"].age_s > 0.5)
+        until(lambda: links.poll()["past"].age_s < 0.5)  # it says so again while it stands
+        assert links.poll()["past"].summary.unix_ns == node.summary.unix_ns
+        links.play([target], PlayedClock(time.time(), began_s + 20.0, 8.0))
+        wait_for(links, "past", lambda node: node.summary.unix_ns / 1e9 > began_s + 28.0)
+    finally:
+        links.close()
+
+
+def test_frames_come_by_the_clock_as_it_is_changed() -> None:
+    began_s = begin_of(SAMPLE)
+    stream = PlayedStream(SAMPLE, clock=PlayedClock(time.time(), began_s + 5.0, 0.0))
+
+    def newest_s() -> float:
+        for item in stream.read(0.05) or ():
+            if isinstance(item, Frame):
+                came.append(header.unix_ns_of(item.t_ns) / 1e9 - began_s)
+        return came[-1] if came else 0.0
+
+    try:
+        came = list[float]()
+        (header,) = (item for item in stream.read(0.0) or () if isinstance(item, Header))
+        until(lambda: newest_s() > 4.8)
+        assert newest_s() <= 5.0
+        stream.play(PlayedClock(time.time(), began_s + 5.0, 16.0))
+        until(lambda: newest_s() > 12.0)
+        stream.play(PlayedClock(time.time(), began_s + 61.5, 0.0))  # it ends at 61 s
+        until(lambda: newest_s() > 60.5)
+        assert stream.read(0.0) is not None, "its last moment stays while the clock stands"
+        assert came == sorted(came)
+        stream.play(PlayedClock(time.time(), began_s + 70.0, 1.0))
+        until(lambda: stream.read(0.0) is None)
+    finally:
+        stream.close()
+
+
+@pytest.mark.parametrize("text", ["1,2", "1,2,65", "-1,2,1", "1,2,nan", "a,b,c", ""])
+def test_another_text_is_no_clock(text: str) -> None:
+    clock = PlayedClock(1764374400.25, 1700000000.125, 0.25)
+    assert read_clock(clock.text) == clock
+    with pytest.raises(ValueError, match="is no clock"):
+        read_clock(text)
+
+
+def test_a_clock_stands_until_its_moment_and_then_runs() -> None:
+    clock = PlayedClock(100.0, 5000.0, 4.0)
+    assert [clock.at(wall_s) for wall_s in (99.0, 100.0, 102.5)] == [5000.0, 5000.0, 5010.0]
+    assert (clock.wait_s(5010.0, 100.5), clock.wait_s(4000.0, 0.0)) == (2.0, 0.0)
+    assert PlayedClock(100.0, 5000.0, 0.0).wait_s(5000.1, 900.0) is None
 
 
 def test_every_way_has_its_file() -> None:

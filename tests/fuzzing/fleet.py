@@ -25,6 +25,7 @@ from gputop.agents import tools
 from gputop.agents.places import Places
 from gputop.commands.fleet import line_of
 from gputop.commands.record_fleet import HostFile
+from gputop.commands.replay import sample
 from gputop.fleet import document
 from gputop.fleet import link as link_module
 from gputop.fleet.asking import Ask, AskLines, NodeAnswer, pack_answer, pack_ask, read_answer, read_stacks
@@ -41,6 +42,8 @@ from gputop.recording.format import FLAG_KEY, KIND_ANSWER, KIND_SUMMARY, pack_en
 from gputop.stacks.group import group
 from gputop.stacks.nccl import NcclRank, NcclReport, pack_report, unpack_report
 from gputop.stream.following import Following
+from gputop.stream.playback import PlayedClock
+from gputop.stream.played import PlayedStream
 from gputop.stream.reach import Target
 from gputop.stream.reader import Loop
 from gputop.stream.session import Session
@@ -379,7 +382,7 @@ def lines_drive(path: str) -> None:
 
 _ASKS = (
     Ask(1, "summary"), Ask(2, "frames", back_s=5.0), Ask(3, "frames", back_s=-1.0), Ask(4, "stacks", [1, 2], 1_795e6), Ask(5, "nccl", [7]),
-    Ask(6, "save"), Ask(7, "what"),
+    Ask(6, "save"), Ask(7, "what"), Ask(8, "play", clock=PlayedClock(1.0, 2.0, 0.5)),
 )  # fmt: skip
 
 
@@ -394,8 +397,8 @@ def asks(rng: random.Random) -> bytes:
 
 @cache
 def _node() -> NodeServer:
-    """A node that has read some frames of a recording."""
-    node = NodeServer(os.open(os.devnull, os.O_RDONLY), Out(os.memfd_create("past")), is_played=True)
+    """A node that has read some frames of a recording, and plays one."""
+    node = NodeServer(os.open(os.devnull, os.O_RDONLY), Out(os.memfd_create("past")), PlayedStream(sample()))
     with Loop(Given(list(scene.frames(30))), node) as loop:
         loop.run()
     return node

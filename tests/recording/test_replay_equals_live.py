@@ -17,13 +17,14 @@ import pytest
 from gputop.model.frame import Frame
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
+from gputop.stream.playback import Playback
 from gputop.stream.session import Session
 from gputop.tui.draw import gpus, table
 from gputop.tui.draw.edges import header_lines, verdict_lines
 from gputop.tui.draw.lanes import LaneDrawer, all_lanes
 from gputop.tui.draw.table import rows
 from gputop.tui.draw.view import View, axis_line
-from gputop.tui.player import Playback, Player
+from gputop.tui.player import Player
 from tests.recording import made
 from tests.wait import PATIENCE_S
 

@@ -21,6 +21,7 @@ from gputop.fleet.summary import Summary
 from gputop.fleet.targets import LEAST_LEFT_S, STARTS_S, RecordingsFolder
 from gputop.model.frame import Frame, Header, Stack
 from gputop.stacks.nccl import NcclRank, NcclReport, pack_report
+from gputop.stream.playback import PlayedClock
 from gputop.stream.reach import Target
 from gputop.stream.survey import IncidentSpan, Survey
 from gputop.system.errors import UserError
@@ -31,7 +32,7 @@ from gputop.tui.draw import fleet as draw
 from gputop.tui.draw import safe_line, time_of_day
 from gputop.tui.draw.view import View
 from gputop.tui.feed import ScreenSettings
-from gputop.tui.fleet import FleetApp, FleetScreen, FleetStacks, file_name
+from gputop.tui.fleet import FleetApp, FleetScreen, FleetStacks, PastScreen, file_name
 from gputop.tui.fleet_node import NodeScreen, NodeStacks
 from gputop.tui.fleet_replay import RecordedNodeScreen
 from tests.fleet.nodes import fleet, late_rank, rank, sight
@@ -52,6 +53,7 @@ class FakeNodes:
         self.replies: list[tuple[str, NodeAnswer]] = []
         self.answer: Callable[[str, str, int], list[NodeAnswer]] = lambda _host, _what, _number: []
         self.taps: dict[str, Callable[[Header | Frame], None]] = {}
+        self.clocks: list[PlayedClock] = []
         self.closed = False
 
     def poll(self) -> dict[str, NodeState]:
@@ -84,6 +86,10 @@ class FakeNodes:
         if take is not None:
             self.taps[host] = take
 
+    def play(self, targets: Sequence[Target], clock: PlayedClock) -> None:
+        assert all(target.within.startswith(f"{clock.text}:") for target in targets)
+        self.clocks.append(clock)
+
     def close(self) -> None:
         self.closed = True
 
@@ -91,7 +97,7 @@ class FakeNodes:
 @pytest.fixture(autouse=True)
 def _one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """One moment, and nothing that the screen costs; beside what holds for every screen."""
-    monkeypatch.setattr(screens, "time_of_day", lambda _unix_s: "14:03:07")
+    monkeypatch.setattr(screens, "time_of_day", lambda *_, **__: "14:03:07")
     monkeypatch.setattr(FleetScreen, "own_cost", lambda _screen: "self 0.6% CPU 41 MB")
     monkeypatch.setattr(screens, "EVERY_S", 3600.0)
     monkeypatch.setattr(draw, "time_of_day", lambda _unix_s: "14:03:00")
@@ -321,11 +327,11 @@ async def test_a_folder_of_recordings_is_gone_through_in_jumps(tmp_path: Path, m
     for name in ("node01", "node02"):
         (tmp_path / f"{name}.gputop").symlink_to(SAMPLE)
     past, opened = RecordingsFolder(str(tmp_path)), list[FakeNodes]()
-    begin_s = past.now_s + STARTS_S
+    begin_s = past.now_s
 
     def links(targets: list[Target]) -> FakeNodes:
         assert [target.host for target in targets] == ["node01", "node02"]
-        assert targets[0].within == f"{past.shift_s:.3f}:{tmp_path}/node01.gputop"
+        assert targets[0].within == f"{past.clock.text}:{tmp_path}/node01.gputop"
         opened.append(FakeNodes(fleet()))
         return opened[-1]
 
@@ -334,7 +340,7 @@ async def test_a_folder_of_recordings_is_gone_through_in_jumps(tmp_path: Path, m
     app = FleetApp(first, View(), ScreenSettings(), past=past)
     async with app.run_test(size=(100, 30)) as pilot:
         await pilot.press("right_parenthesis")
-        assert past.now_s == pytest.approx(begin_s + 10.0 - STARTS_S, abs=2.0)
+        assert past.now_s == pytest.approx(begin_s + 10.0, abs=2.0)
         await told(pilot, lambda: first.closed)
         await told(pilot, lambda: "HEALTHY" in page_of(app))
         await pilot.press("right_curly_bracket", "right_curly_bracket")
@@ -342,10 +348,68 @@ async def test_a_folder_of_recordings_is_gone_through_in_jumps(tmp_path: Path, m
         await pilot.press("right_curly_bracket")
         assert past.now_s == pytest.approx(last_s, abs=2.0), "it ends there"
         await pilot.press("left_curly_bracket", "left_curly_bracket", "left_curly_bracket")
-        assert past.now_s == pytest.approx(begin_s - STARTS_S, abs=2.0)
+        assert past.now_s == pytest.approx(begin_s, abs=2.0)
     assert all(nodes.closed for nodes in opened[-1:])
     with pytest.raises(UserError, match="holds no recordings"):
         RecordingsFolder(str(tmp_path / "nowhere"))
+
+
+async def test_all_nodes_of_a_folder_stand_and_run_by_one_clock(past: RecordingsFolder) -> None:
+    app = over(past)
+    nodes = app.nodes
+    assert isinstance(nodes, FakeNodes)
+    async with app.run_test(size=(110, 30)) as pilot:
+        await told(pilot, lambda: "► REPLAY 1×" in page_of(app))
+        await pilot.press("space")
+        stood_s = past.now_s
+        assert (nodes.clocks[-1].speed, nodes.clocks[-1].unix_s) == (0.0, pytest.approx(stood_s))
+        assert "|| REPLAY 1×" in page_of(app)
+        await pilot.press("greater_than_sign", "greater_than_sign")
+        assert (past.now_s, nodes.clocks[-1].speed) == (stood_s, 0.0), "a speed that is chosen while all stand holds from then on"
+        await pilot.press("space")
+        assert (nodes.clocks[-1].speed, nodes.clocks[-1].unix_s) == (4.0, pytest.approx(stood_s))
+        await told(pilot, lambda: past.now_s > stood_s + 1.0)
+        assert "► REPLAY 4×" in page_of(app)
+        assert app.nodes is nodes, "nobody was started again"
+        await pilot.press("a", "question_mark")
+        box = app.screen
+        assert isinstance(box, HelpScreen)
+        assert "play or pause, all nodes" in box.page.text
+
+
+async def test_the_seconds_on_the_lanes_are_those_of_the_recordings(past: RecordingsFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = over(past)
+    async with app.run_test(size=(110, 30)) as pilot:
+        screen = app.screen
+        assert isinstance(screen, PastScreen)
+        known = []
+        for now_s in (1000.9, 1001.2, 1001.3, 1008.0):
+            monkeypatch.setattr(RecordingsFolder, "now_s", now_s)
+            screen._is_between = False
+            screen.look()
+            known.append(screen.fleet.seconds)
+        assert [later - known[0] for later in known] == [0, 1, 1, 8]
+        assert len(screen.fleet.past["node01"]) == screen.fleet.seconds
+        await pilot.pause()
+
+
+async def test_at_the_end_all_stand_or_begin_again(past: RecordingsFolder) -> None:
+    app = over(past)
+    nodes = app.nodes
+    assert isinstance(nodes, FakeNodes)
+    begin_s, end_s = past.span_s
+    async with app.run_test(size=(110, 30)) as pilot:
+        screen = app.screen
+        assert isinstance(screen, PastScreen)
+        past.clock = PlayedClock(time.time() - 9.0, end_s - 1.0)
+        screen.look()
+        assert (past.playback.playing, nodes.clocks[-1].unix_s, nodes.clocks[-1].speed) == (False, end_s, 0.0)
+        await pilot.press("space")
+        assert (past.playback.playing, past.clock.unix_s, nodes.closed or app.nodes is not nodes) == (True, begin_s, True)
+        await pilot.press("a")
+        past.clock = PlayedClock(time.time() - 9.0, end_s - 1.0)
+        screen.look()
+        assert (past.playback.playing, past.clock.unix_s) == (True, begin_s)
 
 
 # a node that is opened from a recording is a replay
@@ -402,10 +466,11 @@ def moment_s(screen: RecordedNodeScreen) -> float:
 @contextmanager
 def begins_at(past: RecordingsFolder, unix_s: float) -> Iterator[None]:
     """What is done within starts the players at this moment of the recorded machines."""
-    before_s, shift_s = time.time(), past.shift_s
+    before_s, clock = time.time(), past.clock
     yield
-    assert past.shift_s != shift_s
-    assert before_s - past.shift_s - 1e-3 <= unix_s - STARTS_S <= time.time() - past.shift_s + 1e-3
+    assert past.clock != clock
+    assert past.clock.unix_s == pytest.approx(unix_s, abs=1e-3)
+    assert before_s <= past.clock.wall_s - STARTS_S <= time.time()
 
 
 def header(screen: RecordedNodeScreen) -> str:

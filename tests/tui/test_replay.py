@@ -17,6 +17,7 @@ from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
 from gputop.recording.scan import places
 from gputop.recording.writer import Writer
+from gputop.stream.playback import Playback
 from gputop.stream.survey import IncidentSpan, Survey, survey
 from gputop.tui import bindings
 from gputop.tui.app import GputopApp
@@ -26,7 +27,7 @@ from gputop.tui.dashboard import DashboardScreen
 from gputop.tui.draw import duration, time_of_day
 from gputop.tui.draw.view import View
 from gputop.tui.feed import ScreenSettings
-from gputop.tui.player import Playback, Player
+from gputop.tui.player import Player
 from gputop.tui.replay import ReplayScreen, replay_context
 from gputop.tui.why import WhyScreen
 from gputop.tui.widgets import Scrolled

@@ -14,12 +14,12 @@ from gputop.recording.reader import Recording
 from gputop.stream.child import PipeStream
 from gputop.stream.following import Following
 from gputop.stream.judged import judged
+from gputop.stream.playback import MOST_BEHIND_NS, SPEEDS, Playback
 from gputop.stream.session import Session
 from gputop.stream.survey import IncidentSpan, Survey
 from gputop.tui.draw import duration, edges, time_of_day
 from gputop.tui.draw.edges import header_lines
 from gputop.tui.draw.view import Axis, View, axis_line
-from gputop.tui.player import MOST_BEHIND_NS, SPEEDS, Playback
 from tests.streams import items_of
 from tests.tui import scene
 from tests.tui.minute import END, FRAMES, SECOND, START

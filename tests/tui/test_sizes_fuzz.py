@@ -13,11 +13,11 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 
 from gputop.model.frame import ProcInfo
+from gputop.stream.playback import Playback
 from gputop.stream.session import Session
 from gputop.tui import canvas, dashboard
 from gputop.tui.app import GputopApp
 from gputop.tui.draw import TOO_SMALL
-from gputop.tui.player import Playback
 from gputop.tui.replay import ReplayScreen
 from gputop.tui.widgets import Drawn, Scrolled
 from tests.recording import hostile

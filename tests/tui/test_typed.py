@@ -8,11 +8,11 @@ from textual.keys import _character_to_key
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from gputop.stream.playback import Playback
 from gputop.tui.app import GputopApp
 from gputop.tui.bindings import HelpScreen
 from gputop.tui.box import ConfirmScreen, MomentScreen
 from gputop.tui.dashboard import DashboardScreen
-from gputop.tui.player import Playback
 from tests.tui.conftest import MakeApp
 from tests.tui.minute import START
 from tests.tui.minute import path as path

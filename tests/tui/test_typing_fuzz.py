@@ -13,12 +13,12 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from gputop.stream.playback import Playback
 from gputop.tui import dashboard
 from gputop.tui.app import GputopApp
 from gputop.tui.bindings import HelpScreen
 from gputop.tui.box import Box, ConfirmScreen
 from gputop.tui.dashboard import DashboardScreen
-from gputop.tui.player import Playback
 from gputop.tui.terminal import TerminalInput
 from tests.tui import typist
 from tests.tui.conftest import MakeApp

@@ -10,7 +10,6 @@ from msgspec import Struct
 from gputop.findings.policy import LOST, QUARTER
 from gputop.findings.verdict import Ledger
 from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Job, JobRank, Sight
-from gputop.fleet.link import RECORDED
 from gputop.fleet.overview import IDLE, SILENT, SORTS, Alike, NodeRow, Overview, Second, fold
 from gputop.stream.reach.hosts import fold as fold_hosts
 from gputop.system.text import cell_width, clean, counted, cut, fit
@@ -35,6 +34,10 @@ KEYS: tuple[Key, ...] = (
     ("q", "quit", "quit"), ("j", "jobs", "view('jobs')"), ("n", "nodes", "view('nodes')"), ("r", "ranks", "view('ranks')"),
     ("/", "filter", "filter"), ("o", "sort", "sort"), ("Enter", "open", "open"), ("s", "stacks", "stacks"), ("?", "help", "help"),
     ("e", "why", "explain"), ("R", "save", "save"),
+)  # fmt: skip
+PAST_KEYS: tuple[Key, ...] = (
+    *KEYS[:1], ("?", "help", "help"), ("space", "play", "pause"), ("<>", "speed", "speed(1)"), ("()", "10 s", "jump(10)"),
+    *(key for key in KEYS[1:] if key[0] in "jnr/oEntere"), ("{}", "1 min", "jump(60)"), ("0$", "start, end", "edge(0)"),
 )  # fmt: skip
 VERDICT_KEYS: tuple[Key, ...] = (
     ("[Enter]", "", "open"), ("[s]", "stacks of all ranks now", "stacks"), ("[e]", "why", "explain"), ("[R]", "save 10 min of all", "save"),
@@ -76,16 +79,20 @@ def shown_rows(fleet: Overview, choice: Choice) -> list[NodeRow]:
     return [row for row in rows if matches(choice.pattern, row.texts)] if choice.pattern else rows
 
 
-def page(fleet: Overview, choice: Choice, *, clock: str, own: str, note: str, lanes: bool = True) -> Page:
-    """The whole screen. ``clock``: the time of day; ``own``: gputop's own cost; ``note``: text for the last line in place of keys."""
+def page(
+    fleet: Overview, choice: Choice, *, clock: str, own: str, note: str, lanes: bool = True, mode: Span = ("● LIVE 1 s", "good"),
+    keys: Sequence[Key] = KEYS,
+) -> Page:  # fmt: skip
+    """The whole screen. ``clock``: the time of day; ``own``: gputop's own cost; ``note``: text for the last line in place of ``keys``;
+    ``mode``: live, or how recordings are played."""
     job, width, height = chosen_job(fleet, choice), choice.width, choice.height
     wide = width >= WIDE and height >= TALL
-    found = Page([_header(fleet, job, width, clock, own if width >= 110 else "")])
+    found = Page([_header(fleet, job, width, clock, own if width >= 110 else "", mode)])
     if height >= 8:
         found.lines += _verdict(fleet, job, choice, keys=height >= 14 and lanes)
     foot = [
         *(_strip(job, width, min(4, (height - 12) // 4)) if choice.view != RANKS else []),
-        *([_keys(width, note)] if height >= 5 else []),
+        *(key_lines(View(width=width), note, keys)[:1] if height >= 5 else []),
     ]
     room = max(0, height - len(found.lines) - len(foot))
     if choice.view == JOBS or (wide and choice.view == NODES and len(fleet.jobs) > 1):
@@ -109,7 +116,7 @@ def page(fleet: Overview, choice: Choice, *, clock: str, own: str, note: str, la
 # header, verdict, keys
 
 
-def _header(fleet: Overview, job: Job | None, width: int, clock: str, own: str) -> Line:
+def _header(fleet: Overview, job: Job | None, width: int, clock: str, own: str, mode: Span) -> Line:
     seen, nodes = len(fleet.rows) - fleet.silent, len(fleet.rows)
     if job is not None and job.size > 1 and len(fleet.jobs) == 1:
         slurm = job.identity.get("slurm_job", "")
@@ -118,8 +125,7 @@ def _header(fleet: Overview, job: Job | None, width: int, clock: str, own: str) 
         down = f" · {counted(fleet.silent, 'node')} silent" if fleet.silent else ""
         what = " · ".join((counted(nodes, "node"), *_gpu_names(fleet.sights), counted(len(fleet.jobs), "job"))) + down
     skews = [abs(sight.skew_s) for sight in fleet.sights if sight.is_seen]
-    is_past = all(RECORDED in sight.notes for sight in fleet.sights if sight.is_seen)
-    right: list[Span] = [("▶ REPLAY" if is_past else "● LIVE 1 s", "good") if seen else ("no node answers", "crit")]
+    right: list[Span] = [mode if seen else ("no node answers", "crit")]
     if skews and max(skews) >= 1.0:
         right += [("  ", ""), (f"clocks {max(skews):.1f} s apart", "warn")]
     if own:
@@ -172,10 +178,6 @@ def _gpu_time(seconds: float) -> str:
 
 def _numbers(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks[:8])) + ("" if len(ranks) <= 8 else " …")
-
-
-def _keys(width: int, note: str) -> Line:
-    return key_lines(View(width=width), note, KEYS)[0]
 
 
 # the table of nodes
@@ -452,7 +454,7 @@ def why_lines(fleet: Overview, job: Job | None) -> list[Line]:
         out += [[], [("the nodes' last incidents", "head")]]
     for one, host in sorted(incidents, key=lambda pair: -pair[0].start_unix_s)[:16]:
         lasts = "since" if one.end_unix_s is None else "at"
-        out.append([(f"  {fit(host, 12)} {lasts:>5} {time_of_day(one.start_unix_s - fleet.shift_s)}  ", "dim"), (one.headline, "")])
+        out.append([(f"  {fit(host, 12)} {lasts:>5} {time_of_day(one.start_unix_s)}  ", "dim"), (one.headline, "")])
     return out if out and out[0] else out[1:]
 
 
