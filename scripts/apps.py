@@ -25,7 +25,7 @@ from gputop.tui.draw.view import View  # noqa: E402
 from gputop.tui.feed import ScreenSettings, live_context  # noqa: E402
 from gputop.tui.panels import HeaderPanel  # noqa: E402
 from gputop.tui.player import Playback  # noqa: E402
-from gputop.tui.replay import replay_context  # noqa: E402
+from gputop.tui.replay_screen import replay_context  # noqa: E402
 
 SECOND = 1_000_000_000
 _PATIENCE_S = 30.0

@@ -48,7 +48,7 @@ from gputop.stream.session import Session
 from gputop.stream.snapshot import Snapshots
 from gputop.stream.stalled import Unwatched
 from gputop.tui.draw.edges import VERDICT_COLOURS
-from gputop.tui.draw.fleet import Choice, page
+from gputop.tui.draw.fleet_page import Choice, page
 from gputop.tui.draw.view import View
 from gputop.tui.feed import ScreenSettings, live_context
 from gputop.tui.panels import Time, VerdictPanel

@@ -77,7 +77,7 @@ def _show(args: argparse.Namespace, links: Nodes, pattern: str, past: Recordings
     try:
         return_freed_memory()
         from gputop.tui.draw.view import View
-        from gputop.tui.fleet import FleetApp
+        from gputop.tui.fleet_screen import FleetApp
 
         calm_garbage_collection()
         view = View(readonly=True, pattern=pattern)
@@ -171,7 +171,7 @@ def _print_table(args: argparse.Namespace, fleet: Overview) -> None:
     import shutil
 
     from gputop.tui.draw import ascii_line, safe_line, time_of_day
-    from gputop.tui.draw.fleet import Choice, page
+    from gputop.tui.draw.fleet_page import Choice, page
 
     size = shutil.get_terminal_size((120, 40))
     rows = 12 + len(fleet.rows) + len(fleet.jobs)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gputop.findings.verdict import WhatIf
     from gputop.model.frame import Frame, Header
     from gputop.prove.change import Plan
-    from gputop.prove.prove import Proof
+    from gputop.prove.running import Proof
     from gputop.prove.suspect import SuspectWatch, Suspicion
     from gputop.prove.trial import Outcome
     from gputop.stream.reader import Loop
@@ -108,7 +108,7 @@ def _undo() -> int:
 def _prove(args: argparse.Namespace, loop: Loop) -> int:
     from gputop.commands.live import left_behind
     from gputop.prove.change import Refusal
-    from gputop.prove.prove import planned_for
+    from gputop.prove.running import planned_for
     from gputop.prove.suspect import SuspectWatch
 
     if told := left_behind():
@@ -144,7 +144,7 @@ def _untried(
 ) -> int:
     """Print why nothing was tried, what could be, and what changes would bring."""
     if args.json:
-        from gputop.prove.prove import untried
+        from gputop.prove.running import untried
 
         cause, trainer = (found.case.cause, found.case.trainer.pid) if found is not None else (args.cause, args.pid)
         _write_json(untried(reason, cause, trainer, what_if, planned))
@@ -202,7 +202,7 @@ def _agreed(args: argparse.Namespace, planned: Plan) -> bool:
 def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: SuspectWatch, found: Suspicion, planned: Plan) -> int:
     from msgspec.structs import replace
 
-    from gputop.prove import prove
+    from gputop.prove import running
     from gputop.prove.guardian import ExperimentEnding
     from gputop.prove.suspect import samples
     from gputop.prove.trial import LONGER, Outcome, Pair, Trial
@@ -217,16 +217,16 @@ def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Suspe
     trial = Trial(settings, found.case.cause)
     taken = samples(items, watch, found.case.trainer, time.monotonic_ns())
     kept, ending = None, ExperimentEnding()
-    events = prove.experiment(taken, planned, trial, send_mark, args.keep, ending)
+    events = running.experiment(taken, planned, trial, send_mark, args.keep, ending)
     try:
         with closing(events):  # all is put back at once, whatever ends this: Ctrl-C, or a closed pipe
             for event in events:
                 if isinstance(event, Pair):
-                    line = prove.pair_line(event, len(trial.pairs), trial.clock)
+                    line = running.pair_line(event, len(trial.pairs), trial.clock)
                 elif isinstance(event, Outcome):
-                    line = prove.told(planned.says, event)
+                    line = running.told(planned.says, event)
                 else:
-                    kept, line = event, prove.followed_line(event)
+                    kept, line = event, running.followed_line(event)
                 if not args.json:
                     _show(line)
                 if isinstance(event, Outcome) and _stays(args, planned, event) and sys.stderr.isatty():
@@ -245,7 +245,7 @@ def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Suspe
     if args.keep and kept is None:
         notify("the fix is not kept" + ("" if planned.may_keep else f": {planned.intervention} is for experiments alone"))
     if args.json:
-        _write_json(prove.proof(found.case, planned, outcome, kept, watch.missing_clock(), ending.theirs))
+        _write_json(running.proof(found.case, planned, outcome, kept, watch.missing_clock(), ending.theirs))
     return 1 if outcome.result == "undecided" else 0
 
 

@@ -97,7 +97,7 @@ def _play(args: argparse.Namespace, recording: Recording, paths: list[str], at_n
     from gputop.stream.survey import Survey
     from gputop.tui.app import GputopApp
     from gputop.tui.draw.view import View
-    from gputop.tui.replay import replay_context
+    from gputop.tui.replay_screen import replay_context
 
     survey = Survey(paths)
     calm_garbage_collection()

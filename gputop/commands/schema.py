@@ -81,7 +81,7 @@ def shape(name: str) -> Any:
     from gputop.fleet.document import Fleet
     from gputop.fleet.summary import Summary
     from gputop.loader.sweep import Sweep
-    from gputop.prove.prove import Proof
+    from gputop.prove.running import Proof
     from gputop.stacks.document import OffCpuWaits, SampledLines, Stacks
     from gputop.stream.snapshot import Snapshot
 

@@ -15,8 +15,8 @@ from typing import IO
 
 from msgspec import Struct
 
+from gputop.fleet.as_text import FromLines
 from gputop.fleet.asking import MOST_ANSWER_BYTES, Ask, NodeAnswer, pack_ask, read_answer
-from gputop.fleet.lines import FromLines
 from gputop.fleet.summary import Summary, read_summary, summarize
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.recording.budget import Budget

@@ -17,8 +17,8 @@ import msgspec
 from gputop.findings import policy
 from gputop.findings.policy import FEED_EVERY_NS
 from gputop.findings.ranks import RankPace
+from gputop.fleet.as_text import to_lines
 from gputop.fleet.asking import ASKS, MOST_LINE_BYTES, PIECE_BYTES, Ask, AskLines, NodeAnswer, pack_answer
-from gputop.fleet.lines import to_lines
 from gputop.fleet.summary import pack_summary, summarize
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.recording.format import pack_end, pack_frames, pack_header, restated
@@ -43,7 +43,7 @@ class Out:
     """Standard output, written without waiting. First goes the newest summary; then frames and answers in their order."""
 
     def __init__(self, fd: int, is_lines: bool = False) -> None:
-        """``is_lines``: write lines of text, see `gputop.fleet.lines`."""
+        """``is_lines``: write lines of text, see `gputop.fleet.as_text`."""
         self._is_lines = is_lines
         self.fd = fd
         self._writing = memoryview(b"")

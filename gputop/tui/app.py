@@ -51,7 +51,7 @@ class GputopApp(TerminalApp):
     def get_default_screen(self) -> DashboardScreen:
         if self.context.replay is None:
             return DashboardScreen(self.context)
-        from gputop.tui.replay import ReplayScreen
+        from gputop.tui.replay_screen import ReplayScreen
 
         return ReplayScreen(self.context)
 

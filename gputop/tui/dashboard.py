@@ -34,11 +34,11 @@ from gputop.tui.draw.table import SORTS
 from gputop.tui.drawing import Drawing
 from gputop.tui.enlarge import EnlargeScreen
 from gputop.tui.feed import Context
-from gputop.tui.why import ContentionScreen, WhyScreen
+from gputop.tui.why_box import ContentionScreen, WhyScreen
 from gputop.tui.widgets import Drawn
 
 if TYPE_CHECKING:
-    from gputop.tui.stacks import StacksScreen
+    from gputop.tui.stacks_box import StacksScreen
 
 SORT_KEYS = {
     "n": "natural", "u": "user", "p": "pid", "g": "gpu-mem", "s": "sm", "b": "bandwidth", "c": "cpu", "m": "mem", "t": "time",
@@ -239,7 +239,7 @@ class Actions:
 
     def stacks_screen(self, pids: list[int] | None) -> StacksScreen:
         """The box with stacks of the processes; None: of all stalled processes."""
-        from gputop.tui.stacks import StacksScreen
+        from gputop.tui.stacks_box import StacksScreen
 
         return StacksScreen(self._context, pids)
 

@@ -16,7 +16,7 @@ from gputop.system.text import clean, counted
 from gputop.tui import bindings
 from gputop.tui.dashboard import Actions, DashboardScreen
 from gputop.tui.feed import Context
-from gputop.tui.stacks import StacksScreen, Taken
+from gputop.tui.stacks_box import StacksScreen, Taken
 
 BACK_S = 600.0  # s of a node's past that come when it is opened: all that it keeps
 NODE_REST_S = 0.25  # s between two drawings

@@ -13,7 +13,7 @@ from gputop.tui import bindings
 from gputop.tui.draw.view import View
 from gputop.tui.feed import Context, ScreenSettings
 from gputop.tui.fleet_node import OpenedActions
-from gputop.tui.replay import ReplayActions, ReplayScreen, replay_context
+from gputop.tui.replay_screen import ReplayActions, ReplayScreen, replay_context
 
 
 class RecordedNodeActions(OpenedActions, ReplayActions):

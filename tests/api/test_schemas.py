@@ -27,7 +27,7 @@ from gputop.fleet.overview import Overview
 from gputop.fleet.summary import summarize
 from gputop.loader.sweep import Point, Sweep
 from gputop.model.ranges import MOST_S
-from gputop.prove.prove import untried
+from gputop.prove.running import untried
 from gputop.recording.reader import Recording
 from gputop.stacks.document import OffCpuWaits
 from gputop.stacks.on_demand import OffCpu, OffCpuStack

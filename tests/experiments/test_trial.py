@@ -11,7 +11,7 @@ import pytest
 
 from gputop.model.frame import SECOND_NS, CudaCall
 from gputop.prove.change import Case, Plan, TargetProcess
-from gputop.prove.prove import follow, proof, run, told
+from gputop.prove.running import follow, proof, run, told
 from gputop.prove.statistics import FALSE_POSITIVE, estimate, part_of, t_quantile
 from gputop.prove.suspect import settings_of
 from gputop.prove.trial import JobSample, Outcome, Trial, TrialSettings, arm_of

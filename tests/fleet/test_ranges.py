@@ -20,7 +20,7 @@ from gputop.fleet.overview import SILENT, Overview
 from gputop.fleet.summary import GpuRow, Node, Rank, Summary, read_summary
 from gputop.model.ranges import MOST_BYTES, MOST_NS, fitted
 from gputop.stacks.nccl import NcclReport, unpack_report
-from gputop.tui.draw.fleet import Choice, chosen_job, page, why_lines
+from gputop.tui.draw.fleet_page import Choice, chosen_job, page, why_lines
 from tests.fleet import nodes
 
 WILD = (float("nan"), float("inf"), -float("inf"), 1e306, -1e306, -1, 2**63, 2**64 - 1, -(2**63))

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gputop.fleet.as_text import FromLines, to_lines
 from gputop.fleet.asking import NodeAnswer
-from gputop.fleet.lines import FromLines, to_lines
 from gputop.fleet.link import UP
 from gputop.fleet.links import Links
 from gputop.fleet.targets import targets

@@ -28,9 +28,9 @@ from gputop.commands.record_fleet import HostFile
 from gputop.commands.replay import sample
 from gputop.fleet import document
 from gputop.fleet import link as link_module
+from gputop.fleet.as_text import MARK, to_lines
 from gputop.fleet.asking import Ask, AskLines, NodeAnswer, pack_answer, pack_ask, read_answer, read_stacks
 from gputop.fleet.jobs import Sight
-from gputop.fleet.lines import MARK, to_lines
 from gputop.fleet.link import DOWN, UP
 from gputop.fleet.links import Links
 from gputop.fleet.node import NodeServer, Out
@@ -48,7 +48,7 @@ from gputop.stream.reach import Target
 from gputop.stream.reader import Loop
 from gputop.stream.session import Session
 from gputop.system.errors import UserError
-from gputop.tui.draw import fleet as draw
+from gputop.tui.draw import fleet_page as draw
 from gputop.tui.draw import safe_line
 from tests.fleet import nodes
 from tests.fuzzing.kind import Kind, changed_json, changed_text, changed_within, in_pieces, is_harmless

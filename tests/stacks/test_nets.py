@@ -19,7 +19,7 @@ from gputop.stacks.capture import capture
 from gputop.stream import stalled
 from gputop.stream.stalled import AutoCapture, AutoStacks
 from gputop.stream.survey import Survey
-from gputop.tui.stacks import StacksScreen
+from gputop.tui.stacks_box import StacksScreen
 from tests.stacks.test_screen import app, shown
 from tests.wait import PATIENCE_S, until
 

@@ -22,11 +22,11 @@ from gputop.stacks.frames import parse
 from gputop.stacks.nccl import NcclRank, NcclReport
 from gputop.stream.session import Session
 from gputop.stream.stalled import AutoStacks, Unwatched
-from gputop.tui import stacks as stacks_screen
+from gputop.tui import stacks_box as stacks_screen
 from gputop.tui.app import GputopApp
 from gputop.tui.draw.view import View
 from gputop.tui.feed import ScreenSettings, live_context
-from gputop.tui.stacks import StacksScreen
+from gputop.tui.stacks_box import StacksScreen
 from gputop.tui.widgets import Scrolled
 from tests.stacks.conftest import Target
 from tests.tui import scene

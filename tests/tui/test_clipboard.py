@@ -11,7 +11,7 @@ from textual.app import App
 
 from gputop.tui import clipboard
 from gputop.tui.draw import why
-from gputop.tui.why import WhyScreen
+from gputop.tui.why_box import WhyScreen
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 from tests.tui.test_dashboard import part

@@ -26,8 +26,8 @@ from gputop.tui.draw import folded, gpus
 from gputop.tui.draw.table import rows
 from gputop.tui.draw.view import View
 from gputop.tui.enlarge import EnlargeScreen
-from gputop.tui.stacks import StacksScreen
-from gputop.tui.why import WhyScreen
+from gputop.tui.stacks_box import StacksScreen
+from gputop.tui.why_box import WhyScreen
 from gputop.tui.widgets import Drawn, Scrolled, palette
 from tests.tui import scene
 from tests.tui.conftest import MakeApp

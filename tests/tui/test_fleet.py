@@ -25,16 +25,16 @@ from gputop.stream.playback import PlayedClock
 from gputop.stream.reach import Target
 from gputop.stream.survey import IncidentSpan, Survey
 from gputop.system.errors import UserError
-from gputop.tui import fleet as screens
 from gputop.tui import fleet_replay
+from gputop.tui import fleet_screen as screens
 from gputop.tui.bindings import HelpScreen
-from gputop.tui.draw import fleet as draw
+from gputop.tui.draw import fleet_page as draw
 from gputop.tui.draw import safe_line, time_of_day
 from gputop.tui.draw.view import View
 from gputop.tui.feed import ScreenSettings
-from gputop.tui.fleet import FleetApp, FleetScreen, FleetStacks, PastScreen, file_name
 from gputop.tui.fleet_node import NodeScreen, NodeStacks
 from gputop.tui.fleet_replay import RecordedNodeScreen
+from gputop.tui.fleet_screen import FleetApp, FleetScreen, FleetStacks, PastScreen, file_name
 from tests.fleet.nodes import fleet, late_rank, rank, sight
 from tests.tui import scene
 from tests.wait import PATIENCE_S

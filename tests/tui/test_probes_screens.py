@@ -14,7 +14,7 @@ from gputop.stream.session import Session
 from gputop.tui.draw import time_of_day
 from gputop.tui.draw.view import WINDOWS_S
 from gputop.tui.enlarge import EnlargeScreen, value_bars, wait_bars
-from gputop.tui.why import ContentionScreen, preemption_pairs, wakeup_pairs
+from gputop.tui.why_box import ContentionScreen, preemption_pairs, wakeup_pairs
 from gputop.tui.widgets import Scrolled
 from tests.tui import scene
 from tests.tui.conftest import MakeApp

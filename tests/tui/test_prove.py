@@ -8,13 +8,13 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from gputop.prove import prove
+from gputop.prove import running
 from gputop.prove.change import Plan, Reached, Refusal, TargetProcess
 from gputop.prove.statistics import estimate
 from gputop.prove.trial import Arm, Outcome, Pair
 from gputop.tui.box import ConfirmScreen
-from gputop.tui.prove import ProveScreen
-from gputop.tui.why import WhyScreen
+from gputop.tui.prove_box import ProveScreen
+from gputop.tui.why_box import WhyScreen
 from tests.tui.conftest import MakeApp
 
 PLAN = Plan("idle-priority", "fluent-bit\x1b[31m (903) to idle priority", (), may_keep=True)
@@ -52,7 +52,7 @@ async def test_nothing_is_tried_readonly_or_in_the_past(make_app: MakeApp, reado
 
 
 async def test_why_there_is_no_experiment_is_said(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prove, "planned_for", lambda _case: Refusal("you may not"))
+    monkeypatch.setattr(running, "planned_for", lambda _case: Refusal("you may not"))
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         assert ": you may not" in said(await opened(pilot))
@@ -64,8 +64,8 @@ async def test_it_asks_first_and_shows_the_result(make_app: MakeApp, monkeypatch
         yield PAIR
         yield Outcome("proved", "", [PAIR] * 3, "steps", "sync", estimate([0.69, 0.7, 0.68], (3, 4, 6, 8)), 18.0)
 
-    monkeypatch.setattr(prove, "planned_for", lambda _case: PLAN)
-    monkeypatch.setattr(prove, "experiment", experiment)
+    monkeypatch.setattr(running, "planned_for", lambda _case: PLAN)
+    monkeypatch.setattr(running, "experiment", experiment)
     app = make_app()
     async with app.run_test(size=size) as pilot:
         screen = await opened(pilot)
@@ -89,7 +89,7 @@ REACHED = tuple(
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
 async def test_a_question_lists_each_process_and_scrolls(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
-    monkeypatch.setattr(prove, "planned_for", lambda _case: replace(PLAN, reached=REACHED))
+    monkeypatch.setattr(running, "planned_for", lambda _case: replace(PLAN, reached=REACHED))
     app = make_app()
     async with app.run_test(size=size) as pilot:
         await opened(pilot)
@@ -114,7 +114,7 @@ async def test_a_question_lists_each_process_and_scrolls(make_app: MakeApp, monk
 
 
 async def test_no_closes_it(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prove, "planned_for", lambda _case: PLAN)
+    monkeypatch.setattr(running, "planned_for", lambda _case: PLAN)
     app = make_app()
     async with app.run_test(size=(80, 24)) as pilot:
         await opened(pilot)

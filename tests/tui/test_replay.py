@@ -28,8 +28,8 @@ from gputop.tui.draw import duration, time_of_day
 from gputop.tui.draw.view import View
 from gputop.tui.feed import ScreenSettings
 from gputop.tui.player import Player
-from gputop.tui.replay import ReplayScreen, replay_context
-from gputop.tui.why import WhyScreen
+from gputop.tui.replay_screen import ReplayScreen, replay_context
+from gputop.tui.why_box import WhyScreen
 from gputop.tui.widgets import Scrolled
 from tests.recording.made import record
 from tests.tui import scene

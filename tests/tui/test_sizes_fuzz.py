@@ -18,7 +18,7 @@ from gputop.stream.session import Session
 from gputop.tui import canvas, dashboard
 from gputop.tui.app import GputopApp
 from gputop.tui.draw import TOO_SMALL
-from gputop.tui.replay import ReplayScreen
+from gputop.tui.replay_screen import ReplayScreen
 from gputop.tui.widgets import Drawn, Scrolled
 from tests.recording import hostile
 from tests.tui import scene, typist

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gputop.findings.verdict import Evidence, Ledger, PathStep
 from gputop.model.stream import Mark
 from gputop.tui.draw.why import ledger
-from gputop.tui.why import WhyScreen
+from gputop.tui.why_box import WhyScreen
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 from tests.tui.test_sizes_fuzz import crowd, shown

@@ -1,6 +1,6 @@
 """Ways to a machine, one file each. A way makes the command that runs gputop there; it talks over its standard input and output.
 
-To add one: a module with ``argv``, and a line in `WAYS`. A way with a true ``LINES`` carries lines of text only (`gputop.fleet.lines`).
+To add one: a module with ``argv``, and a line in `WAYS`. A way with a true ``LINES`` carries lines of text only (`gputop.fleet.as_text`).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from gputop.tui.box import Box
 from gputop.tui.canvas import Canvas, Note, OwnCost
 from gputop.tui.dashboard import DashboardScreen, LineScreen
 from gputop.tui.draw import TOO_SMALL, Line, Span, ascii_line, is_too_small, time_of_day
-from gputop.tui.draw import fleet as draw
+from gputop.tui.draw import fleet_page as draw
 from gputop.tui.draw.columns import stepped
 from gputop.tui.draw.edges import action_at
 from gputop.tui.draw.search import why_unused
@@ -47,7 +47,7 @@ from gputop.tui.draw.view import View
 from gputop.tui.feed import Context, ScreenSettings, live_context
 from gputop.tui.fleet_node import NODE_REST_S, NodeScreen, NodeStream
 from gputop.tui.panels import mode_of
-from gputop.tui.stacks import MEANINGS
+from gputop.tui.stacks_box import MEANINGS
 from gputop.tui.widgets import Drawn
 
 EVERY_S = 0.5  # s between two looks at the nodes, which speak once a second; each second one is drawn whatever it brings

@@ -19,7 +19,7 @@ from gputop.tui.box import Box
 from gputop.tui.canvas import Note
 from gputop.tui.draw import Line, why
 from gputop.tui.feed import Context
-from gputop.tui.prove import ProveScreen, why_not
+from gputop.tui.prove_box import ProveScreen, why_not
 
 SPAN_NS = 10 * SECOND_NS  # ns; the tables are sums over this time
 MOST_ROWS = 18  # rows of each table

@@ -73,7 +73,7 @@ class ProveScreen(Box):
     def _plan(self) -> Iterator[tuple[SuspectWatch, Suspicion, Plan] | str]:
         from gputop.findings.outlook import sentence
         from gputop.prove.change import Refusal
-        from gputop.prove.prove import planned_for
+        from gputop.prove.running import planned_for
         from gputop.prove.suspect import SuspectWatch
 
         watch = SuspectWatch()
@@ -114,18 +114,18 @@ class ProveScreen(Box):
 
     def _tried(self, watch: SuspectWatch, suspicion: Suspicion, planned: Plan) -> Iterator[tuple[str, str]]:
         """The lines of the experiment, as they come."""
-        from gputop.prove import prove
+        from gputop.prove import running
         from gputop.prove.guardian import ExperimentEnding
         from gputop.prove.trial import Outcome, Pair, Trial
         from gputop.stream.marking import send_mark
 
         trial, ending = Trial(replace(suspicion.settings, pulse_s=planned.pulse_s), suspicion.case.cause), ExperimentEnding()
-        for event in prove.experiment(self._samples(watch, suspicion), planned, trial, send_mark, False, ending):
+        for event in running.experiment(self._samples(watch, suspicion), planned, trial, send_mark, False, ending):
             if isinstance(event, Pair):
-                yield prove.pair_line(event, len(trial.pairs), trial.clock), ""
+                yield running.pair_line(event, len(trial.pairs), trial.clock), ""
             elif isinstance(event, Outcome):
                 yield "", ""
-                yield prove.told(planned.says, event), STYLES[event.result]
+                yield running.told(planned.says, event), STYLES[event.result]
         yield ending.told, "warn" if ending.theirs or not ending.is_put_back else "dim"
 
     def _samples(self, watch: SuspectWatch, suspicion: Suspicion) -> Iterator[JobSample]:
