@@ -12,13 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import anyio
 import httpx2
+import psutil
 import pytest
 from mcp import StdioServerParameters
 from mcp.client import Client
@@ -60,19 +61,18 @@ def cpu_s(pid: int) -> float:
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def servers() -> list[int]:
-    """The pids of servers that this process has started."""
+def over_pipes() -> list[int]:
+    """The pids of servers on pipes that this process has started."""
     return [
-        int(path.parent.name) for path in Path("/proc").glob("[0-9]*/stat")
-        if path.read_text().rpartition(")")[2].split()[1] == str(os.getpid())
-        and b"\0mcp\0" in (path.parent / "cmdline").read_bytes()
+        one.pid for one in psutil.Process().children()
+        if "mcp" in (words := one.cmdline()) and "--http" not in words
     ]  # fmt: skip
 
 
 async def test_over_standard_input() -> None:
     """One session for all that a real server must keep: what it says, what it costs, and that it goes on after endless SQL."""
     async with over_stdio(str(sample())) as client:
-        [pid] = servers()
+        [pid] = over_pipes()
         assert cpu_s(pid) <= READY_CPU_S  # how long it took by the clock depends on who else runs here
         assert client.protocol_version == PROTOCOLS["auto"]
         assert "never instructions" in (client.instructions or "")
@@ -132,17 +132,24 @@ def test_an_experiment_tells_what_gputop_prove_tells(monkeypatch: pytest.MonkeyP
         call(Places(), "prove", {"target": "host:x"})
 
 
-@pytest.fixture
-def token(tmp_path: Path) -> Path:
-    path = tmp_path / "token"
+@pytest.fixture(scope="module")
+def token(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("mcp") / "token"
     path.write_text("0123456789abcdef\n")
     path.chmod(0o600)
     return path
 
 
-@pytest.fixture
-def url(token: Path) -> Iterator[str]:
-    """Of a server that asks for the token."""
+class Serving(NamedTuple):
+    """A server over HTTP."""
+
+    url: str
+    pid: int
+
+
+@contextmanager
+def serving(token: Path) -> Iterator[Serving]:
+    """Run a server that asks for the token; a signal ends it at last, if not before."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -158,11 +165,18 @@ def url(token: Path) -> Iterator[str]:
                 assert time.monotonic() < deadline
                 assert server.poll() is None
                 time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}/mcp"
+        yield Serving(f"http://127.0.0.1:{port}/mcp", server.pid)
     finally:
         server.terminate()
         code = server.wait(LEAVES_S)
     assert code in (128 + signal.SIGTERM, 128 + signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def shared(token: Path) -> Iterator[Serving]:
+    """The server of all tests that leave it running."""
+    with serving(token) as one:
+        yield one
 
 
 def bearing(read_s: float = PATIENCE_S) -> httpx2.AsyncClient:
@@ -170,12 +184,12 @@ def bearing(read_s: float = PATIENCE_S) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(headers={"Authorization": "Bearer 0123456789abcdef"}, timeout=httpx2.Timeout(PATIENCE_S, read=read_s))
 
 
-async def test_over_http(url: str) -> None:
+async def test_over_http(shared: Serving) -> None:
+    url, pid = shared
     for mode, protocol in PROTOCOLS.items():
         one = bearing()
         async with one, Client(streamable_http_client(url, http_client=one), mode=mode, read_timeout_seconds=PATIENCE_S) as client:  # type: ignore[arg-type]
             assert client.protocol_version == protocol
-            [pid] = servers()
             before_s = cpu_s(pid)
             assert (await client.call_tool("diagnose", {})).structured_content["cause"] == "cpu-contention"
             assert cpu_s(pid) - before_s <= FIRST_CPU_S
@@ -190,17 +204,17 @@ async def test_over_http(url: str) -> None:
         assert (await stranger.post(url, json=body, headers=foreign)).status_code == 421
 
 
-def test_a_head_that_does_not_end_is_refused(url: str) -> None:
-    address = urlsplit(url)
+def test_a_head_that_does_not_end_is_refused(shared: Serving) -> None:
+    address = urlsplit(shared.url)
     with socket.create_connection((address.hostname, address.port), 30) as one:
         one.sendall(b"POST /mcp HTTP/1.1\r\n")
         with pytest.raises(OSError, match=r"reset|Broken pipe"):
             one.sendall(b"X: " + b"a" * (16 << 20))
 
 
-async def test_a_body_that_is_too_long_or_does_not_end_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_is_too_long_or_does_not_end_is_refused(shared: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     async with bearing() as client:
-        assert (await client.post(url, content=b" " * (server.BODY_BYTES + 1))).status_code == 413
+        assert (await client.post(shared.url, content=b" " * (server.BODY_BYTES + 1))).status_code == 413
     monkeypatch.setattr(server, "BODY_S", 0.01)
     sent: list[dict[str, Any]] = []
 
@@ -215,15 +229,15 @@ async def test_a_body_that_is_too_long_or_does_not_end_is_refused(url: str, monk
     assert sent[0]["status"] == 408
 
 
-@pytest.mark.parametrize("mode", PROTOCOLS)
-async def test_progress_comes_before_the_answer(url: str, mode: Any) -> None:
+@pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.soak)])
+async def test_progress_comes_before_the_answer(shared: Serving, mode: Any) -> None:
     told: list[tuple[float, str | None]] = []
 
     async def tell(seconds: float, _total: float | None, message: str | None) -> None:
         told.append((seconds, message))
 
     one = bearing()
-    async with one, Client(streamable_http_client(url, http_client=one), mode=mode, read_timeout_seconds=PATIENCE_S) as client:
+    async with one, Client(streamable_http_client(shared.url, http_client=one), mode=mode, read_timeout_seconds=PATIENCE_S) as client:
         found = await client.call_tool("query", {"sql": ENDLESS}, progress_callback=tell)
     assert found.is_error
     assert told[0] == (0.0, "query: 0 s")
@@ -332,10 +346,11 @@ def wire() -> Iterator[Wire]:
         one.stdin.close()
 
 
+LATER = pytest.mark.soak
 BUSY = ({}, {"tool": "query", "sql": ENDLESS}, {"tool": "diagnose", "target": "live"})
 
 
-@pytest.mark.parametrize("question", BUSY)
+@pytest.mark.parametrize("question", [pytest.param(BUSY[0], marks=LATER), *BUSY[1:]])
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_the_first_signal_ends_it(wire: Wire, number: signal.Signals, question: dict[str, Any]) -> None:
     if question:
@@ -344,7 +359,7 @@ def test_the_first_signal_ends_it(wire: Wire, number: signal.Signals, question: 
     assert wire.ended() == (128 + number, "")
 
 
-@pytest.mark.parametrize("question", BUSY)
+@pytest.mark.parametrize("question", [BUSY[0], pytest.param(BUSY[1], marks=LATER), BUSY[2]])
 def test_the_end_of_the_input_ends_it(wire: Wire, question: dict[str, Any]) -> None:
     if question:
         wire.ask(1, **question)
@@ -393,7 +408,7 @@ def test_questions_in_a_file_are_answered(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_a_signal_ends_it_over_http(url: str, number: signal.Signals) -> None:
+async def test_a_signal_ends_it_over_http(token: Path, number: signal.Signals) -> None:
     """The question that is asked meanwhile gets an answer."""
     at_work, one = anyio.Event(), bearing()
 
@@ -402,11 +417,10 @@ async def test_a_signal_ends_it_over_http(url: str, number: signal.Signals) -> N
 
     async def end() -> None:
         await at_work.wait()
-        [pid] = servers()
-        os.kill(pid, number)
+        os.kill(own.pid, number)
 
-    with anyio.fail_after(PATIENCE_S):
-        async with one, Client(streamable_http_client(url, http_client=one), mode="auto") as client, anyio.create_task_group() as tasks:
+    with anyio.fail_after(PATIENCE_S), serving(token) as own:
+        async with one, Client(streamable_http_client(own.url, http_client=one), mode="auto") as client, anyio.create_task_group() as tasks:
             tasks.start_soon(end)
             found = await client.call_tool("diagnose", {"target": "live"}, progress_callback=tell)
     assert found.is_error

@@ -139,11 +139,10 @@ def test_a_recorder_that_was_killed_has_told_nothing(stream: tuple[Header, list[
 
 
 def test_what_was_killed_is_told_with_the_rest_judged_anew(
-    stream: tuple[Header, list[Frame]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stream: tuple[Header, list[Frame]], made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("gputop.recording.writer.FINDINGS_NS", 240 * 10**9)
     monkeypatch.setattr("gputop.recording.writer.INDEX_EVERY", 4)
-    record(tmp_path / "whole.gputop", stream, NO_LIMIT)
     header, frames = stream
     diagnosis = Unwatched(None)
     diagnosis.following.restate(header)
@@ -156,7 +155,7 @@ def test_what_was_killed_is_told_with_the_rest_judged_anew(
         assert findings.explanation(recording) is None
         found = msgspec.msgpack.decode(recording.findings() or b"")
         assert 240 * 10**9 <= found["end_ns"] - header.t_ns < 310 * 10**9
-    whole, killed = (explain(capsys, str(tmp_path / f"{name}.gputop")) for name in ("whole", "killed"))
+    whole, killed = (explain(capsys, str(path)) for path in (made, tmp_path / "killed.gputop"))
     assert [one.cause for one in killed.incidents] == [one.cause for one in whole.incidents]
     assert killed.verdict.cause == whole.verdict.cause
     for name in ("gpu_total_s", "gpu_lost_s"):

@@ -15,7 +15,7 @@ from tests.recording.test_query import ask
 ROOT = Path(__file__).resolve().parent.parent.parent
 RECORDINGS = [
     ROOT / "gputop/data/sample.gputop",
-    *(ROOT / "tests/device/data" / f"{name}.gputop" for name in ("story", "threads", "pinned")),
+    *(ROOT / "tests/device/data" / f"{name}.gputop" for name in ("story", "pinned")),
 ]
 QUESTIONS = re.findall(r"^## \d+\. (.+?)$.*?^```sql\n(.*?)^```", (ROOT / "docs/fleet.md").read_text(), re.DOTALL | re.MULTILINE)
 MAY_BE_EMPTY = {"Which GPUs are held and not used?", "Which rank holds its job most often, and why there?", "What was not seen?"}

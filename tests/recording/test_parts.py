@@ -33,8 +33,8 @@ class Made:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("parts")
     whole = Writer(str(folder / "whole.gputop"), HEADER)
-    rotation = Rotation(str(folder / "run.gputop"), HEADER, max_bytes=60_000, max_files=0)
-    for frame in Session(1, 4, threads=3).frames(1400, interval_ns=300_000_000, key_every=20):
+    rotation = Rotation(str(folder / "run.gputop"), HEADER, max_bytes=50_000, max_files=0)
+    for frame in Session(1, 4, threads=3).frames(1000, interval_ns=420_000_000, key_every=20):
         whole.add(frame)
         rotation.add(frame)
     whole.close()
@@ -129,7 +129,7 @@ def test_damage_in_any_part_is_said_by_its_name(made: Made, tmp_path: Path) -> N
     copies = [tmp_path / Path(part).name for part in made.parts]
     for part, copy in zip(made.parts, copies, strict=True):
         copy.write_bytes(Path(part).read_bytes())
-    hurt = copies[0]
+    hurt = max(copies, key=lambda copy: copy.stat().st_size)
     data = bytearray(hurt.read_bytes())
     data[8_000:16_000] = bytes(8_000)
     hurt.write_bytes(data)

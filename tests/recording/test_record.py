@@ -328,9 +328,9 @@ def test_for_a_time(tmp_path: Path) -> None:
 
 def test_no_frame_of_a_stream_that_is_ahead_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream, path = tmp_path / "stream", tmp_path / "a.gputop"
-    frames = list(Session(1, 500, threads=2).frames(60))
+    frames = list(Session(1, 500, threads=2).frames(30))
     stream.write_bytes(pack_header(HEADER) + b"".join(pack_frames([frame]) for frame in frames))
-    assert stream.stat().st_size > 4 << 20  # far more than is read at once, or fits into a pipe
+    assert stream.stat().st_size > 1 << 20  # far more than is read at once, or fits into a pipe
     far = tmp_path / "ssh"
     far.write_text(f"#!/bin/sh\ncat {stream}\nexec sleep 60\n")
     far.chmod(0o755)

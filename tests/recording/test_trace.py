@@ -39,6 +39,16 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Frame]
     return path, frames
 
 
+@pytest.fixture(scope="module")
+def thin(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Frame]]:
+    """As long as `session`, of a trainer alone: for what stands beside it."""
+    path = tmp_path_factory.mktemp("trace") / "thin.gputop"
+    made = Session(1, 1, threads=1, probes=False)
+    frames = [coarse(frame) for frame in (*made.frames(1), *made.frames(30, interval_ns=1000 * MS, key_every=10))]
+    record(path, frames)
+    return path, frames
+
+
 def export(path: Path, out: Path, *flags: str) -> list[dict[str, Any]]:
     assert cli.main(["export", str(path), "--to", "perfetto", "-o", str(out), *flags]) == 0
     trace = json.loads(out.read_text())
@@ -97,23 +107,23 @@ def test_beside_a_torch_trace_both_stand_on_one_clock(session: tuple[Path, list[
     assert min(ticks) == pytest.approx(86_400_000_000.0, abs=2e6)
 
 
-def test_what_python_alone_takes_for_json_is_null_in_the_file(session: tuple[Path, list[Frame]], tmp_path: Path) -> None:
+def test_what_python_alone_takes_for_json_is_null_in_the_file(thin: tuple[Path, list[Frame]], tmp_path: Path) -> None:
     (tmp_path / "torch.json").write_text('{"traceEvents": [{"name": "x", "args": {"a": [NaN, 1e999, 2.5], "b": -Infinity}}]}')
-    export(session[0], tmp_path / "both.json", "--beside", str(tmp_path / "torch.json"))
+    export(thin[0], tmp_path / "both.json", "--beside", str(tmp_path / "torch.json"))
     events = json.loads((tmp_path / "both.json").read_text(), parse_constant=pytest.fail)["traceEvents"]
     assert events[0] == {"name": "x", "args": {"a": [None, None, 2.5], "b": None}}
 
 
 @pytest.mark.parametrize("zipped", [False, True])
 def test_a_torch_trace_that_would_take_all_memory_is_refused(
-    session: tuple[Path, list[Frame]], tmp_path: Path, zipped: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    thin: tuple[Path, list[Frame]], tmp_path: Path, zipped: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch, sizes = tmp_path / "torch.json", []
     monkeypatch.setattr(beside, "MOST_BYTES", 1 << 20)
     for size in (beside.MOST_BYTES, beside.MOST_BYTES + 1):
         data = json.dumps(TORCH).encode().ljust(size)
         torch.write_bytes(gzip.compress(data) if zipped else data)
-        sizes.append(cli.main(["export", str(session[0]), "--to", "perfetto", "--beside", str(torch), "-o", str(tmp_path / f"{size}")]))
+        sizes.append(cli.main(["export", str(thin[0]), "--to", "perfetto", "--beside", str(torch), "-o", str(tmp_path / f"{size}")]))
     assert sizes == [0, 1]
     assert capsys.readouterr().err.splitlines()[-1] == f"gputop: {torch} holds more than 1 MiB: profile fewer steps, or look at it apart"
 
@@ -126,11 +136,11 @@ def test_a_torch_trace_that_would_take_all_memory_is_refused(
     ],
 )  # fmt: skip
 def test_what_is_no_torch_trace_is_said(
-    session: tuple[Path, list[Frame]], tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+    thin: tuple[Path, list[Frame]], tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "torch.json").write_text(content)
     flags = ["--beside", str(tmp_path / "torch.json"), "-o", str(tmp_path / "out.json")]
-    assert cli.main(["export", str(session[0]), "--to", "perfetto", *flags]) == 1
+    assert cli.main(["export", str(thin[0]), "--to", "perfetto", *flags]) == 1
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "out.json").exists()
 
@@ -160,14 +170,14 @@ LASTED_US = 30e6  # of the recording
     ],
 )  # fmt: skip
 def test_a_trace_of_another_time_is_refused_with_both_spans(
-    session: tuple[Path, list[Frame]], tmp_path: Path, trace: dict[str, Any], spans: str, is_relative: bool,
+    thin: tuple[Path, list[Frame]], tmp_path: Path, trace: dict[str, Any], spans: str, is_relative: bool,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     (tmp_path / "torch.json").write_text(json.dumps(trace))
     flags = ["--beside", str(tmp_path / "torch.json"), "-o", str(tmp_path / "both.json")]
-    assert cli.main(["export", str(session[0]), "--to", "perfetto", *flags]) == 1
+    assert cli.main(["export", str(thin[0]), "--to", "perfetto", *flags]) == 1
     (said,) = capsys.readouterr().err.splitlines()
     recorded = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(HEADER.unix_ns // 10**9))
     assert recorded in said
@@ -177,17 +187,17 @@ def test_a_trace_of_another_time_is_refused_with_both_spans(
 
 
 @pytest.mark.parametrize("start_us", [DAY_US - 200_000, DAY_US + LASTED_US - 200_000, DAY_US + 1e6])
-def test_a_trace_that_overlaps_in_part_is_taken(session: tuple[Path, list[Frame]], tmp_path: Path, start_us: float) -> None:
+def test_a_trace_that_overlaps_in_part_is_taken(thin: tuple[Path, list[Frame]], tmp_path: Path, start_us: float) -> None:
     (tmp_path / "torch.json").write_text(json.dumps(torch_trace(start_us)))
-    events = export(session[0], tmp_path / "both.json", "--beside", str(tmp_path / "torch.json"))
+    events = export(thin[0], tmp_path / "both.json", "--beside", str(tmp_path / "torch.json"))
     assert sum(event["name"].startswith("k") and event.get("cat") == "kernel" for event in events) == 40
 
 
-def test_the_stretch_that_is_exported_counts(session: tuple[Path, list[Frame]], tmp_path: Path) -> None:
+def test_the_stretch_that_is_exported_counts(thin: tuple[Path, list[Frame]], tmp_path: Path) -> None:
     (tmp_path / "torch.json").write_text(json.dumps(torch_trace(DAY_US + 1e6)))
     flags = ["--to", "perfetto", "--beside", str(tmp_path / "torch.json"), "-o", str(tmp_path / "both.json")]
-    assert cli.main(["export", str(session[0]), *flags, "--from", "10"]) == 1
-    assert cli.main(["export", str(session[0]), *flags, "--until", "10"]) == 0
+    assert cli.main(["export", str(thin[0]), *flags, "--from", "10"]) == 1
+    assert cli.main(["export", str(thin[0]), *flags, "--until", "10"]) == 0
 
 
 def _cut(data: bytes) -> bytes:
@@ -213,12 +223,12 @@ SOON = ("inf", "byte", "quote", "cut", "packed broken")  # one of each kind of a
 
 @pytest.mark.parametrize("damage", [pytest.param(name, marks=() if name in SOON else pytest.mark.soak) for name in DAMAGE])
 def test_what_is_whole_of_a_damaged_trace_is_read(
-    session: tuple[Path, list[Frame]], tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+    thin: tuple[Path, list[Frame]], tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     change, kept, told = DAMAGE[damage]
     whole = torch_trace(HEADER.unix_ns / 1000 + 1e6, base_ns=0)
     (tmp_path / "torch.json").write_bytes(change(json.dumps(whole).encode()))
-    events = export(session[0], tmp_path / "both.json", "--beside", str(tmp_path / "torch.json"))
+    events = export(thin[0], tmp_path / "both.json", "--beside", str(tmp_path / "torch.json"))
     found = [event for event in events if event.get("cat") == "kernel"]
     assert kept - 1 <= len(found) <= kept + 1, len(found)
     sound = [event for event in found if event in whole["traceEvents"]]
@@ -228,11 +238,11 @@ def test_what_is_whole_of_a_damaged_trace_is_read(
 
 
 def test_a_cut_trace_whose_clock_is_lost_is_refused_and_says_so(
-    session: tuple[Path, list[Frame]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    thin: tuple[Path, list[Frame]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "torch.json").write_bytes(_cut(json.dumps(torch_trace(DAY_US + 1e6)).encode()))
     flags = ["--beside", str(tmp_path / "torch.json"), "-o", str(tmp_path / "both.json")]
-    assert cli.main(["export", str(session[0]), "--to", "perfetto", *flags]) == 1
+    assert cli.main(["export", str(thin[0]), "--to", "perfetto", *flags]) == 1
     assert "baseTimeNanoseconds" in capsys.readouterr().err.splitlines()[-1]
 
 

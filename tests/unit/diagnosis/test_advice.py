@@ -111,7 +111,7 @@ def test_whatever_is_found_is_advised_in_words_of_its_kind(monkeypatch: pytest.M
     shows more stands last."""
     causes, looks = set(), 0
     for make in ALL:
-        facts = make().play(3).engine.facts
+        facts = make().play(3, 1.0).engine.facts
         assert facts is not None
         claimed = [(one, judge_of(claim.cause)) for one in facts.jobs for claim in one.claims]
         for kind in Kind:

@@ -62,7 +62,7 @@ def check(command: str) -> None:
 
 def commands(make: Callable[[], Scene], unit: str, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """What any judge says of a scene of strangers is to be typed, as far as it names one; judges that find nothing of it say nothing."""
-    facts = strange(make(), unit, monkeypatch).play(3).engine.facts
+    facts = strange(make(), unit, monkeypatch).play(3, 1.0).engine.facts
     assert facts is not None
     fixes = [fix for job in facts.jobs for claim in job.claims for fix in judge_of(claim.cause).tell(job, facts).fixes]
     return {fix.command for fix in fixes if "PWNED" in fix.command}

@@ -101,7 +101,7 @@ def test_each_second_of_a_gpu_is_booked_once_or_idle(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Engine, "_note_time", note)
     idle_s = 0.0
     for make in (*ALL, asked_seldom, ended):
-        engine = make().play(6).engine
+        engine = make().play(6, 1.0).engine
         ledgers = engine.settled()[1].values()
         for ledger in ledgers:
             assert sum(ledger.by_cause.values()) == pytest.approx(ledger.gpu_lost_s, abs=1e-6), make.__name__
