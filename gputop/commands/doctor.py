@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from gputop.system.console import notify, takes_unicode, write
 from gputop.system.errors import UserError
+from gputop.system.output import check_new
 
 if TYPE_CHECKING:
     from gputop.doctor.checks import Bundle, Doctor, DoctorCheck
@@ -36,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the checks, and with --bundle write the file."""
     if not args.bundle and (args.output or args.with_names):
         raise UserError("--output and --with-names need --bundle (see gputop doctor --help)", code=2)
+    if args.output:
+        check_new(args.output)
     from gputop.doctor.checks import SCHEMA, Doctor, gpu_checks, host_checks, probe_checks, terminal_checks, works
 
     checks = [*gpu_checks("/"), *host_checks("/"), *probe_checks("/"), *terminal_checks()]

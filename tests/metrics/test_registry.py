@@ -37,7 +37,7 @@ def lost_by(metered: Metered) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("path", paths(half="learn")[::12], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", paths(half="learn")[::24], ids=lambda path: path.stem)
 def test_lost_seconds_are_those_of_the_ledger(path):
     """Cause by cause, of runs of all kinds; a counter never goes back."""
     run = load(path)

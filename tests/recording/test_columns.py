@@ -166,7 +166,7 @@ made_frames = st.builds(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("examples", [40, pytest.param(400, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("examples", [20, pytest.param(400, marks=pytest.mark.soak)])
 def test_any_frames_come_back(examples: int) -> None:
     some, others = st.lists(made_frames, min_size=1, max_size=5), st.lists(made_frames, min_size=1, max_size=3)
     settings(max_examples=examples, deadline=None)(given(some, others)(come_back))()

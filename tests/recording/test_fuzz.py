@@ -9,9 +9,9 @@ import pytest
 
 from tests.recording import fuzz
 
-INPUTS = int(os.environ.get("GPUTOP_FUZZ", "400"))
-"""Of each part, two or three seconds on two CPUs; ask for more after a change of the format: GPUTOP_FUZZ=100000."""
-PARTS = 5  # the first belongs to `make test`, the others to `make soak`
+INPUTS = int(os.environ.get("GPUTOP_FUZZ", "200"))
+"""Of each part, a second or two on two CPUs; ask for more after a change of the format: GPUTOP_FUZZ=100000."""
+PARTS = 10  # the first belongs to `make test`, the others to `make soak`
 FIRST = int(os.environ.get("GPUTOP_FUZZ_FROM", "0"))
 
 

@@ -188,7 +188,7 @@ def test_who_computes_waits_for_nothing(start: Start) -> None:
 def test_who_launches_is_met_launching(start: Start) -> None:
     one = sampled(start(LAUNCHING))
     assert one.launch_ns > 10 * (one.sync_ns + one.copy_ns)
-    assert one.launch_ns >= 0.05 * one.watched_ns
+    assert one.launch_ns >= 0.02 * one.watched_ns, "the rest is Python's, and how much of it depends on who else runs here"
 
 
 def test_the_first_exported_function_that_a_frame_returns_to_counts(monkeypatch: pytest.MonkeyPatch) -> None:
