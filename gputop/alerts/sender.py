@@ -55,8 +55,8 @@ class Sender:
         self._running = False
 
     def put(self, alert: Alert, key: tuple[int, int]) -> None:
-        """Send it as soon as the sink takes it; never waits. ``key``: its `Incident.key`, for the alert's times are those of a clock that
-        is set anew."""
+        """Send it as soon as the sink takes it; never waits. ``key``: its `Incident.key`, for the alert's times are of a clock that may be
+        set."""
         with self._changed:
             waiting = self._queue.get(key)
             if waiting is not None:

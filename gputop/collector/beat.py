@@ -253,7 +253,7 @@ class Collector:
             self._open_missing(frame.t_ns)
         started = time.thread_time_ns()
         beat, due = self._beat_of(frame), [name for name in self._sources if name not in self._ahead]
-        if not frame.seq:  # who is on the GPUs comes into the first frame, whoever else does
+        if not frame.seq:  # processes on the GPUs come into the first frame in any case
             listing = [name for name in due if hasattr(self._sources[name], "pids")]
             self._read_sources(listing, beat, frame)
             beat.gpu_pids, due = self._pids_of("pids"), [name for name in due if name not in listing]

@@ -35,7 +35,7 @@ _MODE = ("STARTING", "dim")
 def show_first(stream: ChildStream, view: View, keys: int = 0, drawing: int = 1) -> None:
     """Draw the stream's first frame, unless it does not come soon, or this process is in the background.
 
-    The dashboard takes the terminal over, or else `tty.give_back` gives it back. A signal that ends gputop does so until then.
+    The dashboard takes the terminal over, or else `tty.give_back` gives it back. A signal that ends gputop gives it back, too.
     """
     items = _first_items(stream)
     stream.put_back(items)
@@ -59,7 +59,7 @@ def show_first(stream: ChildStream, view: View, keys: int = 0, drawing: int = 1)
 
 
 def _first_items(stream: ChildStream) -> list[Header | Frame]:
-    """What comes until the first frame, within `FIRST_S`."""
+    """Items up to the first frame, within `FIRST_S`."""
     importlib.import_module("gputop.commands.once")
     importlib.import_module("gputop.stream.session")  # while the collector starts
     items: list[Header | Frame] = []

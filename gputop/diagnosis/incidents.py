@@ -246,8 +246,8 @@ def _add_culprits(episode: _StandingCause, incident: Incident, one: Standing, bo
 
 
 def _count_culprits(episode: _StandingCause, board: Board) -> None:
-    """Update the culprits' CPU seconds since the episode began, from their own counters, and put who took most first. Strangers are read
-    seldom, so their latest rate is used up to now."""
+    """Update the culprits' CPU seconds since the episode began, from their own counters, and sort them, the biggest taker first. Strangers
+    are read seldom, so their latest rate is used up to now."""
     incident = episode.incident
     for i, culprit in enumerate(incident.culprits if incident is not None else ()):
         sample, account = board.procs.get(culprit.pid), episode.accounts[culprit.pid]

@@ -86,7 +86,7 @@ class Seen:
 
     @cached_property
     def is_early(self) -> bool:
-        """Whether the trainer does not train yet, or too much of the window lies before its training began."""
+        """True if the trainer does not train yet, or too much of the window lies before its training began."""
         return bool(self.job.gpus) and (self.job.life.before_s is None or self.job.life.before_s >= policy.LOST * self.facts.seconds)
 
     @cached_property
@@ -302,7 +302,7 @@ TABLE = (
     Transition(ANY, TRAINING, Seen.loses_little, BOOKED, Seen.working_text),
     Transition(ANY, IDLE, Seen.waits_to_be_asked, DROPPED, " has no work for its GPU: it waits to be asked"),
     Transition(ANY, IDLE, Seen.rests_between_bursts, DROPPED, " has no work for its GPU between bursts of requests"),
-    Transition(ANY, IDLE, Seen.rests_unasked, DROPPED, " has no work for its GPU: nobody asks it or those it works for"),
+    Transition(ANY, IDLE, Seen.rests_unasked, DROPPED, " has no work for its GPU: no requests reach it"),
     Transition(ANY, STARTING, Seen.looks_like_a_start, DROPPED, Seen.starting_text),
     Transition(ANY, IDLE, Seen.shows_no_loss, BOOKED, Seen.working_text),
     Transition(ANY, SAME, Seen.is_watched_too_shortly, HELD, ": what its time is lost to has not shown yet"),

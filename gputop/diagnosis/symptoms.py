@@ -269,7 +269,7 @@ def _does(one: Standing) -> str:
     if one.bereft:
         return filled("cannot go on, for another rank's {}", gpu_lost.told(gpu_lost.lost_of(job, one.facts)[0]))
     if job.ranks.absent and one.symptom == "straggler":
-        return "waits for a rank that is gone"
+        return "waits for a rank that has ended"
     if job.ranks.straggler is job.trainer and one.symptom == "straggler":
         return "is slower than the other ranks, which wait for it"
     if one.cause == "small-kernels" and idle >= policy.SOME:
@@ -283,11 +283,11 @@ def _does(one: Standing) -> str:
     if one.cause in _OWN_DOING and job.is_supplied:
         return _feels(one) if _waits_for_others(one) else "itself keeps it waiting"
     if one.cause == "undersized-work" and one.symptom == "wait-heavy":
-        return "works them one after the other" if work_apart(job) else "leaves some of them without work while others compute"
+        return "works them one after the other" if work_apart(job) else "leaves some without work while others compute"
     if one.cause == "pause" and job.pauses.repeated is not None:
         return filled("{} again and again", _feels(one))
     if one.symptom == "input-bound" and one.cause not in ("hung-worker", "unexplained") and job.is_supplied and not job.feeders.pids:
-        return "cannot give it work in time"
+        return "feeds it too slowly"
     if one.cause == "unexplained" and one.symptom not in ("comm-bound", "busy-not-working"):
         return "waits for an unknown reason"
     return _feels(one)

@@ -267,7 +267,7 @@ def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> Said:
 
 
 def _bound(regain: Regain, worst: Incident | None) -> float | None:
-    """Upper bound of the speed-up: of the incident, whose time has no other state in it; of all the time, if that is more."""
+    """Upper bound of the speed-up: over the incident's time, which has no other state in it; over all the time, if that is more."""
     known = [bound for bound in (regain.speedup_max, None if worst is None else worst.speedup_max) if bound is not None]
     return None if regain.speedup_max is None else max(known)
 

@@ -228,7 +228,8 @@ class Incident(Struct):
 
     @property
     def key(self) -> tuple[int, int]:
-        """What stays the same of it while it lasts, whatever happens to clocks and collectors: ids begin anew with another boot."""
+        """Key that stays the same while the incident lasts, whatever happens to clocks and collectors: ids start again with another
+        boot."""
         return self.id, self.start_ns
 
 

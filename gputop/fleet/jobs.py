@@ -30,7 +30,7 @@ NAMED = 8  # ranks, and hosts, that are listed one by one
 WORKS, WAITS, LATE, TROUBLED, UNKNOWN = "works", "waits", "late", "troubled", "unknown"
 """States of a rank. ``troubled``: it loses GPU time by itself, and no other rank is known to wait for it."""
 _STARTS_OR_ENDS = (STARTING, ENDING, IDLE)
-_NOT_ITS_OWN = ("none", "unexplained", STRAGGLER, PAUSE)  # causes that do not say why a straggler is late
+_NOT_ITS_OWN = ("none", "unexplained", STRAGGLER, PAUSE)  # causes that do not explain why a straggler is late
 
 
 Suspects = Mapping[str, tuple[str, int] | None]  # key of a job -> `Job.suspect`

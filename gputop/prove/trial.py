@@ -6,7 +6,7 @@ A state machine without a clock or a thread of its own. Samples come in, `Trial.
 The order within a pair is drawn by lot, and the next pair has the other order, so that what drifts steadily cancels out in two pairs and
 never looks like a gain. After each switch the job has `TrialSettings.settle_s` to use up what was prepared before.
 
-An arm whose steps were not counted is no arm: its GPU did as much as in the other arms of its side, and its clock made hardly a step. Its
+An arm without counted steps does not count: its GPU did as much as in the other arms of its side, and its clock made hardly a step. Its
 pair is dropped, and another one is measured.
 """
 

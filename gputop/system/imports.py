@@ -1,4 +1,4 @@
-"""What other libraries import though gputop does not need it."""
+"""Imports by other libraries that gputop does not need."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def import_msgspec() -> None:
 
 @contextmanager
 def without(*names: str) -> Iterator[None]:
-    """Within the block, importing one of these modules raises ImportError, unless that was imported before.
+    """Within the block, importing one of ``names`` raises ImportError, unless it was imported before.
 
-    For libraries that use a module where there is one. None in `sys.modules` is Python's own way to say so (reference, 5.3.1).
+    For libraries that use a module where there is one. None in `sys.modules` is Python's own mark for that (reference, 5.3.1).
     """
     left_out = [name for name in names if name not in sys.modules]
     sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]

@@ -381,7 +381,7 @@ COMPUTING = {
         updates=(
             Hint("Keep the optimizer on the GPU: its state in 8 bits takes a quarter of the room", "bitsandbytes.optim.AdamW8bit(...)"),
             Hint("Or spread its state over several GPUs (FSDP, ZeRO)", "torch.distributed.fsdp.fully_shard(model)"),
-            Hint("Or let it update in vectors and threads, beside the copies (DeepSpeed: offload_optimizer)", "DeepSpeedCPUAdam(...)"),
+            Hint("Or let it update in vectors and threads, during the copies (DeepSpeed: offload_optimizer)", "DeepSpeedCPUAdam(...)"),
             Hint("Or update less often: sum the gradients of several batches on the GPU"),
         ),
         launches=(

@@ -69,7 +69,7 @@ def _fixes(job: WalkedJob, facts: WalkedFacts, guests: list[Taker]) -> list[Fix]
         names, pids = joined(", ", names_of(guests)), [guest.pid for guest in guests]
         fixes.append(
             Fix(
-                filled("Run {} outside of {}, or end it where nobody needs it", names, job.limits.quota_path),
+                filled("Run {} outside of {}, or end it if it is not needed", names, job.limits.quota_path),
                 filled("ps -o pid,ppid,etime,args -p {:pids,}", pids),
             )
         )

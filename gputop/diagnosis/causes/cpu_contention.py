@@ -1,11 +1,11 @@
 """cpu-contention: other processes run on the CPUs while workers or the trainer are runnable.
 
-Why it costs: a batch that needs 10 ms of a CPU is done when the CPU is free again, and the GPU waits for it.
-How it is seen: row cpu x stranger: of a wait for a CPU the share that strangers cause (`owners.strangers_share`): all of it, where they
-hold `policy.LOST` of the job's CPUs and `policy.HALF` of what it lacks; where by the sched probe they stood for `policy.SOME`
-of its waits, less will do. A hog may stand on one CPU only, so that on the other the job's threads wait behind one another: its doing, too.
-When it abstains: the job wants more CPUs than there are anyway (worker-oversubscription), by pools of threads of its own for example
-(`owners.pools_crowd`), or is held to some (affinity) or by a quota.
+Costs: a batch that needs 10 ms of a CPU is done when the CPU is free again, and the GPU waits for it.
+Seen: row cpu x stranger: the share of each wait for a CPU that strangers cause (`owners.strangers_share`): all, if they hold `policy.LOST`
+of the job's CPUs and `policy.HALF` of what it lacks; less suffices if by the sched probe they caused `policy.SOME` of its waits. A hog on
+one CPU may make the job's threads wait behind one another on the others: that is its effect, too.
+Abstains: the job wants more CPUs than exist anyway (worker-oversubscription), for example by its own pools of threads
+(`owners.pools_crowd`), or is limited by a mask (affinity) or a quota.
 """
 
 from __future__ import annotations

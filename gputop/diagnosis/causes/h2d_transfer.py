@@ -76,10 +76,10 @@ def _spent(job: WalkedJob) -> str:
         of_link = filled(" of the {} that its link carries", _gb_per_s(link_of(job))) if _crawls(job) else ""
         beside = filled("at {}{}", _gb_per_s(pace), of_link) if pace else beside
         beyond = calls.sync > calls.copy and copying(job, pinned=True) > calls.copy
-        waits = filled("; waits for the GPU meanwhile {:.0f}%", 100 * calls.sync) if beyond else ""
+        waits = filled("; in them it waits for the GPU {:.0f}%", 100 * calls.sync) if beyond else ""
         return filled("copies take {:.0f}% of the time{}{}{}", 100 * calls.copy, ", " if beside else "", beside, waits)
     rests = "" if job.idle is None else filled("no kernel runs {:.0f}% of the time", 100 * job.idle)
-    return filled("{}, with {}", rests, beside) if rests and beside else rests or beside or "nothing says what it copies"
+    return filled("{}, with {}", rests, beside) if rests and beside else rests or beside or "its copies are not known"
 
 
 def _pace(job: WalkedJob) -> float | None:

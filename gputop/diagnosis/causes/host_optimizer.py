@@ -1,11 +1,10 @@
-"""What it is (host-optimizer): the optimizer works on the CPU, and the GPU waits for the weights (offload).
+"""host-optimizer: the optimizer works on the CPU, and the GPU waits for the weights (offload).
 
-Why it costs: an update reads and writes each weight and its moments in the host's memory, which is a tenth to a hundredth as fast as the
-GPU's.
-How it is seen: row step x host, by its price (`gpuside.updating`): what the main thread and the threads of its own that it waits for
-compute while batches are ready, where about as many bytes come from the GPU as go there, `policy.BOTH_WAYS_BYTES_PER_S` or more each way
-(CUDA calls, else PCIe), and threads of its own work, or it has run a backward pass.
-When it abstains: it waits for batches; what it copies goes mostly one way, such as batches or results (main-thread-preprocessing).
+Costs: an update reads and writes each weight and its moments in the host's memory, which is a tenth to a hundredth as fast as the GPU's.
+Seen: row step x host, by its price (`gpuside.updating`): the computing of the main thread, and of its own threads that it waits for, while
+batches are ready, if about as many bytes come from the GPU as go there, `policy.BOTH_WAYS_BYTES_PER_S` or more each way (CUDA calls, else
+PCIe), and its own threads work, or it has run a backward pass.
+Abstains: it waits for batches; its copies go mostly one way, such as batches or results (main-thread-preprocessing).
 """
 
 from __future__ import annotations

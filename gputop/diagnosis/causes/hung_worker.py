@@ -56,8 +56,8 @@ def _tell_of_programs(job: WalkedJob) -> Finding:
         fixes: tuple[Fix, ...] = (Fix("Let it go on" if one else "Let them go on", wake(job.programs.stopped)),)
     else:
         has, its, stands = ("has", "its", "stands") if one else ("have", "their", "stand")
-        detail = filled("{}, which it started, {} filled the pipe to which {} errors go, and {}: nobody reads it", named, has, its, stands)
-        evidence = Evidence("mute", len(job.programs.mute), "programs", "that it started wait until somebody reads their errors")
+        detail = filled("{}, which it started, {} filled the pipe to which {} errors go, and {}: it has no reader", named, has, its, stands)
+        evidence = Evidence("mute", len(job.programs.mute), "programs", "that it started wait until their errors are read")
         redirect = "Read the errors of what it starts, or send them to a file"
         fixes = (
             Fix("Read it, and let it go on", filled("cat /proc/{:pid}/fd/2", min(job.programs.mute))),

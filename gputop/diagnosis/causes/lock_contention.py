@@ -151,7 +151,7 @@ def _tell_of_waiting(job: WalkedJob, facts: WalkedFacts) -> Finding:
     own = {worker.pid for worker in job.workers}
     culprits = tuple(Culprit(pid, name, None) for pid, name in job.locks.holders.items() if pid not in own)
     others = joined(", ", (filled("{} ({})", one.name, one.pid) for one in culprits))
-    look = "See what the holder does meanwhile" if job.locks.holders else "See which lock, and who holds it"
+    look = "See what the holder does" if job.locks.holders else "See which lock, and its holder"
     fixes = (
         Fix(look, filled("gputop stacks {:pids} --duration 5", list(job.locks.holders) or sorted(own)), look=True),
         *([Fix(filled("Have {} hold it for shorter (commit sooner), or keep what it writes elsewhere", others))] if others else []),

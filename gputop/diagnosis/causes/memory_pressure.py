@@ -56,7 +56,7 @@ def _own_growth(job: WalkedJob) -> int:
 
 def _growers(job: WalkedJob, facts: WalkedFacts) -> list[Grower]:
     """Processes outside the job whose memory has grown more than the job's since they were first seen; if a control group is full, only
-    those inside it that took a tenth of its limit at least."""
+    processes inside it that took a tenth of its limit at least."""
     found = [one for one in facts.growers if not job.limits.memory_path or shell.holds_group(job.limits.memory_path, one.cgroup)]
     most = found[0].grown_bytes if found else 0
     least = policy.TENTH * (job.limits.memory_limit_bytes or 0) if job.limits.memory_path else 0.0

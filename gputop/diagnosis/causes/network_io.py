@@ -40,7 +40,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     )
     received = "" if rate is None else filled("; the host receives {:.0f} MB/s", rate / 1e6)
     if rate is not None and rate < policy.MOVED_BYTES_PER_S:
-        received = "; next to nothing comes from other hosts: who serves it may be on this one"
+        received = "; next to nothing comes from other hosts: its server may be on this one"
     if (served := _file_server(procs, facts)) is not None:
         return _of_files(served, facts, filled("{} waited {:.0f}% of the time for files that ", who, 100 * share), evidence)
     loads = job.trainer not in procs or not job.workers
@@ -77,7 +77,7 @@ def _of_files(pid: int, facts: WalkedFacts, waited: str, evidence: tuple[Evidenc
     text = "Let {} ({}) run on more CPUs: more threads, by its own switches" if cores >= policy.NEARLY_ALL else (
         "Let {} ({}) answer more requests at once, or keep more of them: by its own switches (threads, cache)"
     )
-    look = Fix("See what it does meanwhile", filled("gputop stacks {:pid}", pid), look=True)
+    look = Fix("See what it does", filled("gputop stacks {:pid}", pid), look=True)
     return Finding(detail, evidence, (Fix(filled(text, name, pid)), copy, look, mounts))
 
 

@@ -39,7 +39,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     detail, evidence, fixes = (_late_gpu if (own.idle or 0.0) < policy.FIFTH else _late_host)(own, waiting, facts)
     takers = _takers(own, facts)
     if takers:
-        detail += filled("; {} took {:.1f} CPUs meanwhile", joined(", ", names_of(takers)), sum(taker.cores for taker in takers))
+        detail += filled("; {} took {:.1f} CPUs in that time", joined(", ", names_of(takers)), sum(taker.cores for taker in takers))
         fixes = (*shell.fixes(takers, slow.info, own.limits.cgroup_version, facts.host.autogroup), *fixes)
     culprit = Culprit(slow.pid, slow.role.label.partition(" rank")[0], round(slow.cpu_s, 3))
     return Finding(detail, evidence, fixes, (culprit, *blame(takers, facts.seconds)), tuple(other.trainer.pid for other in waiting))
@@ -49,7 +49,7 @@ def _tell_of_absent(job: WalkedJob, facts: WalkedFacts) -> Finding:
     ranks, waiting = joined(", ", map(str, job.ranks.absent[:NAMED])), len(job.ranks.kin) or 1
     gone = filled("rank {} of its training has", ranks) if len(job.ranks.absent) == 1 else filled("ranks {} of its training have", ranks)
     stand = filled("{} {}", counted(waiting, "other"), "stands" if waiting == 1 else "stand")
-    evidence = Evidence("absent_ranks", float(len(job.ranks.absent)), "", "ranks that their launcher told of and that have no process")
+    evidence = Evidence("absent_ranks", float(len(job.ranks.absent)), "", "ranks that their launcher announced and that have no process")
     fixes = (
         Fix("Restart the training from its last checkpoint: they will wait until the collective's timeout"),
         Fix("Was it killed, or out of memory?", "dmesg | grep -i 'killed process'", look=True),

@@ -29,7 +29,7 @@ def others_idle(cpus: Capacity) -> bool:
 
 
 def _by_hand(job: JobFacts, cpus: Capacity) -> bool:
-    """Whether taskset, numactl or the script itself narrowed the job's mask: its cgroup allows more CPUs, and the job lacks some."""
+    """True if taskset, numactl or the script itself narrowed the job's mask: its cgroup allows more CPUs, and the job lacks some."""
     return bool(job.limits.cpuset) and cpus.allowed < cpus.given and cpus.lacking >= policy.SOME
 
 

@@ -174,12 +174,12 @@ class Member(Struct, frozen=True):
     near: bool  # the trainer itself exchanges data with it; False: one behind such a process
     cores: float  # CPUs it ran on
     ready: float  # share of the window in which its main thread was runnable
-    met: Counter[str]  # samples of its main thread by kind of wait (words of `waits`); empty if there are none
+    met: Counter[str]  # samples of its main thread by kind of wait (words of `waits`); empty without any
     asks: tuple[int, ...] = ()  # pids of the trainer and of members at the other ends of what it reads, and of members that it started
 
     @property
     def spent(self) -> dict[str, float]:
-        """What it did -> share of the window, summing to 1: ``on-cpu``, ``ready``, and the kinds of its sleep."""
+        """Activity -> share of the window, summing to 1: ``on-cpu``, ``ready``, and the kinds of its sleep."""
         ran = min(1.0, self.cores)
         ready = min(1.0 - ran, self.ready)
         asleep = Counter({kind: times for kind, times in self.met.items() if kind != waits.ONCPU})
@@ -260,7 +260,7 @@ class PauseFacts(Struct, frozen=True):
 
 
 class LoaderFacts(Struct, frozen=True):
-    """The workers of a job as a pool: whose they are, and how they come and go."""
+    """The workers of a job as a pool: their loader, births and ends."""
 
     is_torchs: bool = False  # the loader is torch's DataLoader
     finished: int = 0  # workers that reached the end of their part of the data; ``JobFacts.workers`` omits them
@@ -280,7 +280,7 @@ class FeederFacts(Struct, frozen=True):
     """Pid -> share of the window that the main thread slept until that process woke it (probe), else that it waited to read from that
     process. Only for a trainer without workers."""
     pids: frozenset[int] = frozenset()  # processes of ``woken_by`` outside all jobs that load for it, and their siblings and children
-    services: frozenset[int] = frozenset()  # pids of trainers without a GPU whose workers load for it (and are in ``JobFacts.workers``)
+    services: frozenset[int] = frozenset()  # pids of trainers without a GPU: their workers load for it (and are in ``JobFacts.workers``)
 
     @property
     def share(self) -> float:
@@ -294,13 +294,13 @@ class ProgramFacts(Struct, frozen=True):
     met: Counter[str] = field(default_factory=Counter)
     """Samples by kind of wait (words of `waits`) of these programs and of the job's feeders."""
     names: dict[int, str] = field(default_factory=dict)  # programs that live: pid -> name
-    lasting: frozenset[int] = frozenset()  # those that began before the window
+    lasting: frozenset[int] = frozenset()  # the ones that began before the window
     stopped: dict[int, str] = field(default_factory=dict)  # stopped ones: pid -> name
-    mute: dict[int, str] = field(default_factory=dict)  # those blocked writing errors that no process reads
+    mute: dict[int, str] = field(default_factory=dict)  # the ones blocked writing errors that no process reads
 
 
 class OutputFacts(Struct, frozen=True):
-    """What a main thread writes, and who reads it."""
+    """Output of a main thread, and its readers."""
 
     readers: list[OutputReader] = field(default_factory=list)
     """Processes that read what the main thread waits to write, most waited for first."""

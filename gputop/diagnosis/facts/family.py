@@ -1,8 +1,8 @@
 """A job's family: the processes outside its own tree that it exchanges data with, and the part that each plays.
 
-Members are found by what they do to each other, not by who started whom: whoever is at the other end of a pipe or socket that the trainer
-reads, polls or waits to write to, whoever wakes it with its input, and whoever is behind these: at the other ends of what they read, or
-started by them. A member stays one as long as it lives, for one that nobody asks is silent. Who is in no family is a stranger.
+Members are found by their traffic, not by their parents: processes at the other end of a pipe or socket that the trainer reads, polls or
+waits to write to, processes that wake it with its input, and processes behind these: at the other ends of what they read, or started by
+them. A member stays one as long as it lives, for a member without requests is silent. A process in no family is a stranger.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gputop.findings.verdict import COORDINATES, FEEDS, READS, SERVES
 from gputop.model.frame import ProcInfo
 
 MOST_MEMBERS = 64  # of one job: the ends that the collector follows, twice (guess)
-INPUT = (waits.POLL, waits.NETWORK, waits.PIPE)  # kinds of sleep of one that waits for what another process sends
+INPUT = (waits.POLL, waits.NETWORK, waits.PIPE)  # kinds of sleep that wait for input from another process
 _INIT = 1  # pid of init, which starts services and adopts orphans
 
 
@@ -27,10 +27,10 @@ class Family(Struct):
     """The members of one job, by pid, with the tick in which each started."""
 
     near: dict[int, int] = field(default_factory=dict)  # the trainer reads or writes at the other end, or is woken by them
-    behind: dict[int, int] = field(default_factory=dict)  # behind those
+    behind: dict[int, int] = field(default_factory=dict)  # behind the near ones
 
     def note(self, job: JobFacts, infos: Mapping[int, ProcInfo], others: Collection[int]) -> None:
-        """Take in who is at the job's ends in this window. ``others``: pids that cannot be members: they are of jobs, or gputop's own."""
+        """Take in the processes at the job's ends in this window. ``others``: pids that cannot be members: jobs' own, or gputop's."""
         info = job.trainer.info
         wakers = job.feeders.pids & job.feeders.woken_by.keys()
         ends = {*info.other_ends, *info.read_by, *wakers, *(reader.pid for reader in job.output.readers)}

@@ -62,7 +62,7 @@ def programs_read(job: JobFacts) -> float:
 
 
 def programs_late(job: JobFacts) -> bool:
-    """Whether programs started by the job's loaders often waited for the disk or the network."""
+    """True if programs started by the job's loaders often waited for the disk or the network."""
     return bool(_programs_late_for(job.programs.met))
 
 
@@ -162,8 +162,8 @@ def _loaders_of(service: JobFacts) -> list[ProcFacts]:
 
 
 def elsewhere(job: JobFacts, facts: Facts) -> list[Taker]:
-    """Feeders of the job that use CPU and were not started by the trainer: those that wake it, and members of its family whose work the
-    walk may end at."""
+    """Feeders of the job that use CPU and were not started by the trainer: its wakers, and members of its family at which the walk may
+    end."""
     own = {taker.pid for taker in started(job, facts)}
     feed = job.feeders.pids | {one.pid for one in job.members if one.part != READS}
     found = [taker for taker in facts.takers if taker.pid in feed and taker.pid not in own]
@@ -177,7 +177,7 @@ def at_other_ends(job: JobFacts) -> list[int]:
 
 def sources(job: JobFacts, facts: Facts) -> list[Taker]:
     """Programs at work that the trainer started before the window and that its main thread waits for: a decoder at the other end of its
-    pipe. (A program that is started anew for each batch is the main thread's own work.)"""
+    pipe. (A program that is started for each batch is the main thread's own work.)"""
     lasting = [] if job.workers else [taker for taker in started(job, facts) if taker.pid in job.programs.lasting]
     found = [taker for taker in lasting if taker.cores >= policy.AT_WORK]
     return found if 2 * sum(taker.cores for taker in found) >= job.trainer.programs[0] else []
@@ -224,7 +224,7 @@ def asks_others(job: JobFacts) -> bool:
 
 
 def is_asked_by_parent(job: JobFacts) -> bool:
-    """Whether the trainer's parent holds the other end of the pipe that the main thread reads: a pool's child, a tool on standard input."""
+    """True if the trainer's parent holds the other end of the pipe that the main thread reads: a pool's child, a tool on standard input."""
     wakers = {pid for pid, share in job.feeders.woken_by.items() if share >= policy.LOST}
     return job.trainer.info.ppid in wakers | {*job.trainer.info.other_ends}
 

@@ -56,7 +56,7 @@ class Gpus:
         return self._whole[index].util_now if index in self._whole else None
 
     def tracks(self, gpus: Sequence[GpuFacts], parts: bool = False) -> list[GpuTrack]:
-        """Tracks of whole GPUs; ``parts``: also of GPUs of which only a part is meant."""
+        """Tracks of whole GPUs; ``parts``: also for an entry that means only a part of its GPU."""
         return [self._whole[gpu.index] for gpu in gpus if gpu.index in self._whole and (parts or gpu.instance is None)]
 
     def of(self, trainer: ProcFacts, trainers: Sequence[ProcFacts], gpus: dict[int, GpuFacts]) -> list[GpuFacts]:

@@ -141,7 +141,7 @@ def sees_gpus(job: JobFacts) -> bool:
 
 
 def has_peers(job: JobFacts) -> bool:
-    """Whether the job is one of several ranks, on this host or on others."""
+    """True if the job is one of several ranks, on this host or on others."""
     return len(job.ranks.kin) > 1 or (job.trainer.role.rank is not None and ranks(job) > 1)
 
 

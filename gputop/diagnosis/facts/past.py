@@ -44,7 +44,7 @@ class Past:
 
     @property
     def has_had_workers(self) -> bool:
-        """Whether a first set of workers was seen."""
+        """True if a first set of workers was seen."""
         return self._first_set is not None
 
     def note_worker(self, sample: ProcSample, board: Board) -> None:
@@ -62,11 +62,11 @@ class Past:
         self._respawns.note_birth(born if board.t_ns - born <= policy.STALE_NS else board.t_ns)
 
     def note_pauses(self, pauses: Iterable[Span], now_ns: int) -> None:
-        """Remember the pauses of a window whose verdict is a pause: see `PauseFacts.repeated`."""
+        """Remember the pauses of a window with the verdict pause: see `PauseFacts.repeated`."""
         self._pauses = merged([*self._pauses, *pauses], now_ns)
 
     def loader(self, job: JobFacts, start: Start, board: Board) -> LoaderFacts:
-        """What is known of the pool of workers, but the cost of births (`respawned`)."""
+        """Facts about the pool of workers, without the cost of births (`respawned`)."""
         self._births = {pid: seen_ns for pid, seen_ns in self._births.items() if seen_ns >= board.t_ns - policy.BIRTHS_NS}
         worked_ns = max((gpu.worked_ns for gpu in job.gpus), default=0)
         by_itself = start.is_by_itself(worked_ns, [born_ns(worker.newer, board) for worker in job.workers], board.t_ns)

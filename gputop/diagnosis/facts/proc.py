@@ -156,7 +156,7 @@ class ProcFacts(Struct, frozen=True, dict=True):
 
     @property
     def reads_remotely(self) -> bool:
-        """Whether most sleeps at files in the samples are on a network file system (NFS, FUSE, Lustre …)."""
+        """True if most sleeps at files in the samples are on a network file system (NFS, FUSE, Lustre …)."""
         asleep = [one for one in self.samples if one.state == "D" or is_remote_file(one.wchan)]
         remote = sum(self.kind_of("D", one.syscall, one.syscall_arg, one.wchan) == NETWORK for one in asleep)
         return 2 * remote > len(asleep)

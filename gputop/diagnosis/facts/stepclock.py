@@ -91,12 +91,12 @@ def from_calls(calls: CallFacts | None) -> float | None:
 
 
 def moves_weights(calls: CallFacts) -> bool:
-    """Whether the optimizer works on the host: its step copies each gradient there, and each weight back."""
+    """True if the optimizer works on the host: its step copies each gradient there, and each weight back."""
     return are_weights(calls.from_gpu_bytes_per_s, calls.to_gpu_bytes_per_s)
 
 
 def are_weights(there: float, back: float) -> bool:
-    """Whether as many bytes per second come from GPUs as go back, and so many as gradients and weights have."""
+    """True if as many bytes per second come from GPUs as go back, and so many as gradients and weights have."""
     return min(there, back) >= policy.BOTH_WAYS_BYTES_PER_S and abs(there - back) <= policy.QUARTER * back
 
 

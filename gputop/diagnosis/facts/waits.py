@@ -106,17 +106,17 @@ def kinds(machine: str) -> KindOf:
 
 
 def is_remote_file(wchan: str | None) -> bool:
-    """Whether the thread waits for a file system that another host or another process serves (NFS, FUSE, Lustre …)."""
+    """True if the thread waits for a file system that another host or another process serves (NFS, FUSE, Lustre …)."""
     return wchan is not None and wchan.startswith(_REMOTE_FILES)
 
 
 def is_fuse(wchan: str | None) -> bool:
-    """Whether the thread waits for a file system that a process of this host serves."""
+    """True if the thread waits for a file system that a process of this host serves."""
     return wchan is not None and wchan.startswith(("request_wait_answer", "fuse_"))
 
 
 def is_torch_poll(limit_ms: float) -> bool:
-    """Whether a poll with this time limit is torch's of a queue."""
+    """True if a poll with this time limit is torch's of a queue."""
     return TORCH_POLL_MS - TORCH_POLL_LESS_MS < limit_ms <= TORCH_POLL_MS
 
 

@@ -52,7 +52,7 @@ class ThreadTime(NamedTuple):
 
 
 class Woken:
-    """Who ended the sleeps of which thread in the window; false without eBPF."""
+    """Wakers of each thread's sleeps in the window; false without eBPF."""
 
     def __init__(self, by_tid: dict[int, list[Wake]] | None = None) -> None:
         self.by_tid = by_tid or {}
@@ -61,14 +61,14 @@ class Woken:
         return bool(self.by_tid)
 
     def by_pid(self, tid: int) -> dict[int, float]:
-        """Pid -> share of the window that the thread slept until a thread of that process woke it."""
+        """Pid -> share of the window that the thread slept until a thread of the process woke it."""
         found: dict[int, float] = {}
         for wake in self.by_tid.get(tid, ()):
             found[wake.pid] = found.get(wake.pid, 0.0) + wake.share
         return found
 
     def by_others(self, pid: int) -> dict[int, float]:
-        """`by_pid` of a main thread, plus processes that woke those own threads which then woke it: they receive on its behalf."""
+        """`by_pid` of a main thread, plus the wakers of own threads that then woke it: these threads receive on its behalf."""
         found = self.by_pid(pid)
         for own in self.by_tid.get(pid, ()):
             theirs = [one for one in self.by_tid.get(own.tid, ()) if one.tid != pid] if own.pid == pid else []
@@ -176,7 +176,7 @@ def _without(old: dict[_K, _V], now: Mapping[_K, object]) -> dict[_K, _V]:
 
 
 def _ran_out(slept_ns: float) -> bool:
-    """Whether sleeps of this mean length, ended by no process, are torch's polls of an empty queue; a timer is up to 50 ms late (guess)."""
+    """True if sleeps of this mean length, ended by no process, are torch's polls of an empty queue; a timer is up to 50 ms late (guess)."""
     return waits.is_torch_poll(slept_ns / 1e6) or waits.is_torch_poll(slept_ns / 1e6 - 50.0)
 
 

@@ -309,7 +309,7 @@ class Window:
         return CudaFacts(sampled=sampled, launches_per_s=sampled.launch / policy.LAUNCH_S)
 
     def _gpu_use(self, job: JobFacts) -> GpuUseFacts:
-        """Turns of a job with several GPUs, whose step may go from one GPU to the next.
+        """Turns of a job with several GPUs: its step may go from one GPU to the next.
 
         Some GPU worked at least as long as readings show, or as the trainer was seen to wait; and at most as long as all together.
         """
@@ -324,11 +324,11 @@ class Window:
         return GpuUseFacts(max(0.0, worked - together), 0.0 if job.cuda.calls is not None else max(0.0, most - worked))
 
     def note_pauses(self, job: JobFacts) -> None:
-        """Remember the pauses of a job whose verdict is a pause: see `PauseFacts.repeated`."""
+        """Remember the pauses of a job with the verdict pause: see `PauseFacts.repeated`."""
         self._past(job.trainer.pid).note_pauses(job.pauses.spans, self.t_ns)
 
     def _feeders(self, board: Board, job: JobFacts, readers: list[int]) -> FeederFacts:
-        """Who feeds a trainer without workers; the ``readers`` of its output do not."""
+        """Feeders of a trainer without workers; the ``readers`` of its output are none."""
         if job.workers:
             return job.feeders
         woken_by = {pid: share for pid, share in self._woken_by(board, job).items() if pid not in readers}

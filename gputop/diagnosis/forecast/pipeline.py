@@ -210,7 +210,7 @@ def _by_chance(one: Pipeline, crowd: float, loads: float, main: float, step: flo
 
 
 def _crowded(cpus: float, count: int, wants: float, others: tuple[float, ...]) -> float:
-    """Slowdown factor of a thread beside ``count`` threads that each want a CPU for the share ``wants`` of the time, and ``others``."""
+    """Slowdown factor of a thread among ``count`` threads that each want a CPU for the share ``wants`` of the time, and ``others``."""
     count, always = max(0, count), 1.0 + sum(int(one) for one in others)
     parts = [part for one in others if (part := one - int(one)) > 0.0]
     if always + count + len(parts) <= cpus:

@@ -196,9 +196,9 @@ def _pinned(job: WalkedJob) -> float | None:
 
 def _unknown(job: WalkedJob) -> str:
     if job.workers:
-        return "its workers are made anew again and again" if job.loader.births else ""
+        return "its workers are started again and again" if job.loader.births else ""
     if job.feeders.pids:
-        return "who loads for it is no worker of its own"
+        return "its loaders are no workers of its own"
     return "threads of its own load for it" if threads_at_work(job) else ""
 
 
@@ -242,8 +242,8 @@ def options(
 
 
 def _not_against(helpful: list[WhatIf], numbers: list[WhatIf], now: int, advised: Collection[int]) -> list[WhatIf]:
-    """Predictions of other numbers of workers that stand beside fixes which name some: where these are fewer than ``now``, none of more;
-    and no word that another number would bring nothing."""
+    """Predictions of other numbers of workers that agree with fixes which name one: if that is less than ``now``, no larger numbers; and no
+    line that another number would bring nothing."""
     if advised and max(advised) <= now:
         return [one for one in helpful if int(one.change.split()[0]) <= now]
     return helpful or ([] if advised else [replace(one, change=NUMBERS) for one in numbers[-1:]])

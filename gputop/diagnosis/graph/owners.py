@@ -82,7 +82,7 @@ def pools_crowd(job: WalkedJob, cpus: Capacity) -> bool:
 
 
 def pool_of_threads(proc: ProcFacts) -> float:
-    """CPUs that a process's threads beside the main thread want; 0 if they take turns at one GIL."""
+    """CPUs that a process's threads other than the main thread want; 0 if they take turns at one GIL."""
     return 0.0 if proc.takes_turns else proc.others_run + proc.others_runnable
 
 

@@ -56,8 +56,7 @@ def _unanswered(walk: Walk) -> Iterator[Price]:
 
 
 def _other_rank(walk: Walk) -> Iterator[Price]:
-    """Price of the late or absent rank: in a collective all wait for the last, so what delays it is lost to all, whatever they do
-    meanwhile."""
+    """Price of the late or absent rank: in a collective all wait for the last, so its delay is lost to all, whatever they do."""
     if walk.job.ranks.absent:
         yield Price(Leaf("rank", "gone"), inf, lambda _: True)
     elif walk.job.ranks.straggler is not None and not pausing.waits_for_first(walk.job, walk.facts):

@@ -254,8 +254,8 @@ class Walk(Times):
             self.book(waits.LOCK if asks else edge.kind, "process", share, trail + owners.to_file_server(edge, share, self.facts))
 
     def to_members(self, proc: ProcFacts, pids: Sequence[int], share: float, who: str, trail: Trail, kind: str) -> None:
-        """Book a wait for processes of the family over what these do, and over those whom they wait for themselves. What they rest in that
-        time is the network's if it carries the wait, else nobody asks them."""
+        """Book a wait for processes of the family over their activity, and over the processes that they wait for themselves. Their rest in
+        that time is the network's if it carries the wait, else they have no requests."""
         owed = {pid: self.owes(pid, frozenset(pids), kind == waits.NETWORK) for pid in pids}
         total = sum(sum(parts.values()) for parts in owed.values())
         explained = share if total >= policy.HALF * share else total

@@ -178,7 +178,7 @@ class _Steps(Struct):
             return state, _holder(proc, self.culprits, self.job, self.facts)
         if resource == "reader":
             reader = next(iter(self.job.output.readers), None)
-            return state, (_reader(reader) if reader is not None else ("somebody to read what it writes", ()))
+            return state, (_reader(reader) if reader is not None else ("a reader of its output", ()))
         if resource == "work" and hop.kind != RUN:
             return "waits", self.at_work(hop, holder)
         return state, ("" if state != "waits" else _FOR.get(resource, _FOR.get(hop.kind, _UNKNOWN)), ())
@@ -216,7 +216,7 @@ class _Steps(Struct):
         job, trainer = self.job, self.job.trainer
         share, measured = job.data or (job.idle if job.idle is not None else 1.0), not trainer.state.inferred
         if job.output.unheard:
-            return (_step(trainer, share, "waits", "somebody to read what it writes", measured=True),)
+            return (_step(trainer, share, "waits", "a reader of its output", measured=True),)
         pid, name = next(iter((job.programs.stopped or job.programs.mute).items()), (0, ""))
         worker = max(job.workers, key=lambda one: (one.kinds.get(waits.STOPPED, 0.0), one.still_s), default=None)
         stopped = worker is not None and (is_stopped(worker) or worker in held(job))

@@ -62,7 +62,7 @@ class Ends:
             self._want(find(), at_pipe=False)
 
     def _want(self, descriptors: Iterable[int], at_pipe: bool) -> None:
-        """Search for who is at the other ends of these descriptors, as far as there is room."""
+        """Search for the processes at the other ends of the descriptors, as far as there is room."""
         kinds = ("pipe:", "socket:", "/") if at_pipe else ("pipe:", "socket:")
         links = list[str]()
         for descriptor in descriptors:
