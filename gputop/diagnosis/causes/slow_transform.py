@@ -56,7 +56,7 @@ def _tell_of_feeders(job: WalkedJob, facts: WalkedFacts, feeders: list[Taker]) -
         "{} waits {:.0f}% of the time for {}, which {} on {:.1f} CPUs and cannot keep up",
         job.trainer.role.label, 100 * waited, names, "runs" if len(feeders) == 1 else "run", sum(one.cores for one in feeders),
     )  # fmt: skip
-    evidence = percent("waited_pct", waited, filled("of its time the trainer slept until {}, or a process that they work for, woke it", names))
+    evidence = percent("waited_pct", waited, filled("of its time the trainer slept until {}, or their client, woke it", names))
     more = advice.fixes(advice.loading(job, facts).more, len(feeders) + 1) if advice.room(job, facts) else ()
     return Finding(detail, (evidence,), (*more, *_fixes(job, facts, feeders[0].pid)), (), (job.trainer.pid,))
 
