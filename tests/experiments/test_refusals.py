@@ -228,12 +228,12 @@ def test_a_folder_that_is_not_ones_own_is_refused(state: Path, tmp_path: Path) -
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     state.symlink_to(elsewhere)
-    with running() as hog, pytest.raises(OSError, match="is not a folder of uid"):
+    with running() as hog, pytest.raises(OSError, match="is not a folder that only uid"):
         Guard(_idle(hog)).__enter__()
     state.unlink()
     state.mkdir()
     state.chmod(0o777)
-    with running() as hog, pytest.raises(OSError, match="is not a folder of uid"):
+    with running() as hog, pytest.raises(OSError, match="is not a folder that only uid"):
         Guard(_idle(hog)).__enter__()
     assert not list(elsewhere.iterdir())
 

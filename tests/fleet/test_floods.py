@@ -146,7 +146,7 @@ def test_a_budget_paces_what_costs_too_much_and_ends_what_comes_too_often() -> N
     budget.count(BURST_FRAMES)
     now[0] += 10.0
     budget.count(200)  # twice its pace
-    with pytest.raises(UserError, match="more frames than one each 100 ms"):
+    with pytest.raises(UserError, match="more than one frame each 100 ms"):
         budget.count(1)
 
 
@@ -174,7 +174,7 @@ def test_an_old_node_that_floods_ends_with_the_reason_and_costs_no_other(
         return states["floods"].state == DOWN
 
     until(is_told)
-    assert ("takes more than 2% of a CPU" if procs else "more frames than one each 100 ms") in links.poll()["floods"].reason
+    assert ("takes more than 2% of a CPU" if procs else "more than one frame each 100 ms") in links.poll()["floods"].reason
     assert sorted(ages)[len(ages) // 2] < 2.0, "the other is read meanwhile"
     assert links.poll()["good"].state == UP
 
@@ -250,7 +250,7 @@ def test_a_machine_that_floods_is_handed_out_bit_by_bit_and_ends_with_the_reason
     stream = ChildStream([sys.executable, str(tmp_path / "flood.py"), "50"], most=1)
     try:
         frames: list[int] = []
-        with pytest.raises(UserError, match="more frames than one each 100 ms"):
+        with pytest.raises(UserError, match="more than one frame each 100 ms"):
             frames.extend(1 for _ in items_of(stream))
         assert 500 <= len(frames) < 5000
     finally:

@@ -191,8 +191,8 @@ def test_a_command_whose_interpreter_cannot_be_run(tmp_path: Path, named: str, c
     ("flags", "said"),
     [
         (["-o", "-"], "gputop collect"),
-        (["-o", "a.gputop", "--"], "no command behind --"),
-        (["-o", "a.gputop", "--", ""], "no command behind --"),
+        (["-o", "a.gputop", "--"], "no command after --"),
+        (["-o", "a.gputop", "--", ""], "no command after --"),
     ],
 )
 def test_what_cannot_be_meant_is_said_at_once(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

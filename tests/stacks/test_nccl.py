@@ -79,7 +79,7 @@ ODD = {
     "silent": (ras.silent, "does not answer in time"),
     "stops in the midst": (ras.stalled, "does not answer in time"),
     "no report": (ras.speaks("what is this\n"), "cannot be read"),
-    "another job": (ras.speaks(ras.LATE), "speaks of a job of 32 ranks there, and not of one of 8"),
+    "another job": (ras.speaks(ras.LATE), "reports a job of 32 ranks there, not of 8"),
 }
 
 
