@@ -17,16 +17,13 @@ from tests.corpus.judging import contradictions
 from tests.unit.diagnosis.all_causes import ALL
 from tests.unit.diagnosis.scene import Scene
 
-<<<<<<< HEAD
 UNADVISED = ("unexplained",)  # causes for which nothing is to be changed yet
 
-=======
 PACES = [
     pytest.param(make, step_s, marks=pytest.mark.soak if step_s < 1.0 and number % 3 else (), id=f"{make.__name__}-{step_s}")
     for number, make in enumerate(ALL) for step_s in (0.2, 1.0)
 ]  # fmt: skip
 """Each scene at a look a second, every third also at five; the other two thirds are `make soak`."""
->>>>>>> b553dedb (tests: the same behaviour from shorter recordings and fewer servers)
 
 
 @pytest.mark.parametrize(("make", "step_s"), PACES)
