@@ -66,7 +66,7 @@ class RecordingsFolder:
 
     @property
     def is_over(self) -> bool:
-        """Whether the end has come."""
+        """True if the end has come."""
         return self.now_s >= self._end_s
 
     @property

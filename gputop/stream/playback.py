@@ -63,7 +63,7 @@ class PlayedClock(Struct, frozen=True):
     times as fast as that."""
 
     wall_s: UnixSeconds
-    unix_s: UnixSeconds  # the time until then
+    unix_s: UnixSeconds  # recorded time at `wall_s` and before
     speed: Annotated[float, Meta(ge=0.0, le=SPEEDS[-1])] = 1.0  # 0: it stands
 
     def at(self, wall_s: float) -> float:

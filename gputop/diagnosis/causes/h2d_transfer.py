@@ -27,7 +27,7 @@ _ASK = "nvidia-smi -i {:d} --query-gpu=pcie.link.width.current,pcie.link.width.m
 
 
 def copies_back(job: WalkedJob) -> bool:
-    """Whether more bytes come from the GPUs than go there: by CUDA calls, else over PCIe."""
+    """True if more bytes come from the GPUs than go there: by CUDA calls, else over PCIe."""
     there, back = both_ways(job)
     return there > back
 

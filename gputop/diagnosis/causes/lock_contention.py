@@ -26,7 +26,7 @@ _WHERE = {"lock": "in futex, flock or a semaphore", "pipe": "until a process tha
 
 
 def _between_trainers(job: WalkedJob) -> bool:
-    """Whether the main thread sleeps until other trainers release something shared, such as a table in shared memory."""
+    """True if the main thread sleeps until other trainers release something shared, such as a table in shared memory."""
     return sum(job.locks.rivals.values()) >= policy.LOST
 
 

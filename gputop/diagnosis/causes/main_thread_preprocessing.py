@@ -52,7 +52,7 @@ def _most(job: WalkedJob) -> tuple[str, float]:
 
 
 def asks_programs(job: WalkedJob) -> bool:
-    """Whether a trainer with workers also starts programs between the steps and reads their output: nvidia-smi, git, du."""
+    """True if a trainer with workers also starts programs between the steps and reads their output: nvidia-smi, git, du."""
     return bool(job.workers) and not job.loader.births and job.trainer.children >= policy.AT_WORK
 
 

@@ -52,7 +52,8 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
 
 
 def _file_server(procs: list[ProcFacts], facts: WalkedFacts) -> int | None:
-    """Pid of the daemon for whose files the processes mostly wait; 0 if they wait for one that is not known; None if for none."""
+    """Pid of the daemon that serves the files that the processes mostly wait for; 0 if that is unknown; None if they wait for something
+    else."""
     waited: dict[int, float] = {}
     for wake in (wake for proc in procs for wake in facts.wakes.get(proc.pid, ()) if wake.pid in facts.file_servers):
         waited[wake.pid] = waited.get(wake.pid, 0.0) + wake.share
@@ -65,7 +66,7 @@ def _file_server(procs: list[ProcFacts], facts: WalkedFacts) -> int | None:
 
 
 def _of_files(pid: int, facts: WalkedFacts, waited: str, evidence: tuple[Evidence, ...]) -> Finding:
-    """What is found of loaders that wait for the daemon of a FUSE file system, which is what can be made faster."""
+    """The finding about loaders that wait for the daemon of a FUSE file system: the daemon can be made faster."""
     copy = Fix("Or copy the data set to a file system of this host, past that daemon")
     mounts = Fix("See which file systems there are, and what serves them", "findmnt -l -o TARGET,SOURCE,FSTYPE | grep fuse", look=True)
     if not pid:

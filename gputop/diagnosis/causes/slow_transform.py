@@ -62,7 +62,7 @@ def _tell_of_feeders(job: WalkedJob, facts: WalkedFacts, feeders: list[Taker]) -
 
 
 def _by_threads(job: WalkedJob) -> bool:
-    """Whether the walk ended at threads of the trainer that load for its main thread."""
+    """True if the walk ended at threads of the trainer that load for its main thread."""
     return any(claim.cause == JUDGE.cause and claim.way is not None and claim.way.leaf.holder == LOADING_THREAD for claim in job.claims)
 
 

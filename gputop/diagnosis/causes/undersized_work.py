@@ -38,7 +38,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
 
 
 def _take_turns(job: WalkedJob) -> bool:
-    """Whether the GPUs rather take turns than have too little work each."""
+    """True if the GPUs take turns rather than have too little work each."""
     return job.gpu_use.turns > job.gpu_use.waste.get("light", 0.0)
 
 

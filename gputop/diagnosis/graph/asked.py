@@ -1,4 +1,4 @@
-"""Whether a job has requests: the last step of the walk, from its main thread to the processes at its other ends."""
+"""True if a job has requests: the last step of the walk, from its main thread to the processes at its other ends."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def both_ways(job: WalkedJob) -> tuple[float, float]:
 
 
 def updates_on_host(job: WalkedJob) -> bool:
-    """Whether the optimizer works on the host: gradients come as weights go back, and threads of the trainer's own, not those of the
+    """True if the optimizer works on the host: gradients come as weights go back, and threads of the trainer's own, not those of the
     backward pass, work, or there is such a pass."""
     threads = job.trainer.others_run - job.trainer.autograd_run >= policy.AT_WORK
     return job.is_supplied and are_weights(*both_ways(job)) and (threads or bool(backward_threads(job.trainer.info)))

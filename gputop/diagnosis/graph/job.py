@@ -1,4 +1,4 @@
-"""What the wait-for graph found of a job, beside its facts: shares, pools, ways, hangs, and the parts that causes claim.
+"""Findings of the wait-for graph about a job, in addition to its facts: shares, pools, ways, hangs, and the parts that causes claim.
 
 `gputop.diagnosis.facts.window.Window` gives facts; `walked` gives them these fields, which the stages fill in turn: states (``data``,
 ``locked_by``), hangs, the walk (``spun``), prices (``pools``, ``way``), the table of causes (``claims``).

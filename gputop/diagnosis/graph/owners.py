@@ -75,7 +75,7 @@ def strangers_share(job: WalkedJob, cpus: Capacity) -> float:
 
 
 def pools_crowd(job: WalkedJob, cpus: Capacity) -> bool:
-    """Whether the pools of threads within the job's processes want half as many CPUs again as it may use, even with those that strangers
+    """True if the pools of threads within the job's processes want half as many CPUs again as it may use, even with those that strangers
     take, and most of their waits, where these are probed, are for one another."""
     behind, wanted_by_pools = cpus.preempted_by_others, sum(map(pool_of_threads, (job.trainer, *job.workers)))
     return wanted_by_pools - cpus.taken >= (1.0 + policy.HALF) * len(cpus.allowed) and (behind is None or behind < policy.SOME)
@@ -137,7 +137,7 @@ def left_out(job: WalkedJob) -> frozenset[int]:
 
 
 def crowds(job: WalkedJob, facts: WalkedFacts, cpus: Capacity) -> bool:
-    """Whether the job's own threads fill the CPUs that it may use."""
+    """True if the job's own threads fill the CPUs that it may use."""
     if not job.ranks.kin and wanted(job) < len(cpus.allowed) and cpus.stolen >= policy.TENTH * len(cpus.allowed):
         return False  # the hypervisor fills them, not the job
     if not facts.host.busy or cpus.idle_inside <= policy.SOME * len(cpus.allowed):

@@ -47,7 +47,7 @@ def is_ahead(job: WalkedJob) -> bool:
 
 
 def waits_for_programs(job: WalkedJob) -> bool:
-    """Whether the trainer has waited for programs that ran while its GPU idled: git, a scorer. Ended workers do not count."""
+    """True if the trainer has waited for programs that ran while its GPU idled: git, a scorer. Ended workers do not count."""
     return job.trainer.children >= policy.AT_WORK * (job.idle or 0.0) > 0.0 and not job.loader.births
 
 

@@ -1,4 +1,4 @@
-"""What a trainer does before its first step, in words, and what its fixes are."""
+"""Words for a trainer's activity before its first step, and fixes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FIXES = (
 
 
 def is_compiling(job: WalkedJob) -> bool:
-    """Whether torch.compile's processes work in this window."""
+    """True if torch.compile's processes work in this window."""
     return job.cpus.compiling >= policy.TENTH
 
 

@@ -9,7 +9,7 @@ from gputop.findings import policy
 
 
 def is_unanswered(job: WalkedJob) -> bool:
-    """Whether the job waits only for a worker or program that does not answer."""
+    """True if the job waits only for a worker or program that does not answer."""
     if job.programs.mute or (job.programs.stopped and not job.workers) or (held(job) and gpus_rest(job, policy.BREAK_NS / 1e9)):
         return True
     return gpus_rest(job, policy.STUCK_S) and (bool(job.programs.stopped) or job.output.unheard or is_still(job) or bool(hung(job)))

@@ -239,7 +239,7 @@ class Times:
     # Any process
 
     def is_short_of_memory(self, proc: ProcFacts) -> bool:
-        """Whether the process waits for pages that memory pressure took from it."""
+        """True if the process waits for pages that memory pressure took from it."""
         return self.job.limits.pressed or owners.thrashes(proc, self.facts.host)
 
     def never_ends(self, proc: ProcFacts, edge: Edge) -> bool:
@@ -262,8 +262,8 @@ class Times:
         return [(("cpu", "stranger"), strangers), (("cpu", "gputop"), rest * watched), (("cpu", own), rest * (1.0 - watched))]
 
     def thread_of(self, proc: ProcFacts, who: str) -> str:
-        """The holder of a leaf that is work of another thread. Threads of a native program load beside its main thread, as workers do, if
-        the main thread gives the GPU its work; in Python they are part of what the trainer does itself."""
+        """The holder of a leaf that is work of another thread. Threads of a native program load in parallel with its main thread, as
+        workers do, if the main thread gives the GPU its work; in Python they are part of what the trainer does itself."""
         gives = self.facts.main_calls.get(proc.pid, 1.0) >= policy.HALF or not self.job.gpus
         return "main's loading thread" if who == "main" and not is_python(proc.info) and gives else f"{who}'s thread"
 
@@ -302,9 +302,9 @@ class Times:
     # The family
 
     def owes(self, pid: int, seen: frozenset[int], by_network: bool = False) -> dict[tuple[int, str], float]:
-        """(pid, what it does) -> share of the window: what a member of the family does beside waiting to be asked, and in that time those
-        behind it. Who waits for the network, and not for a process that is seen, waits for another machine. A server that sleeps by a timer
-        before it answers over the network (``by_network``) is a slow network."""
+        """(pid, activity) -> share of the window: a member's activity other than waiting for requests, and in that time the activity of the
+        members behind it. A member that waits for the network, and not for a process that is seen, waits for another machine. A server that
+        sleeps by a timer before it answers over the network (``by_network``) is a slow network."""
         one = self.members[pid]
         spent = one.spent
         far = (waits.NETWORK,) if one.near and one.part == FEEDS and not one.asks else ()
@@ -325,13 +325,13 @@ class Times:
 
     @property
     def serves_alone(self) -> bool:
-        """Whether one process alone serves the job with its input: it is asked, and nobody else is."""
+        """True if a single process serves the job with its input, on request."""
         near = [self.members[pid] for pid in feeders.at_other_ends(self.job) if pid in self.members]
         return len(near) == 1 and near[0].part == SERVES
 
     @property
     def fed_here(self) -> list[int]:
-        """Pids at the other ends of what the trainer reads, if any of these owes it something."""
+        """Pids at the other ends of what the trainer reads, if any owes it something."""
         pids = [pid for pid in feeders.at_other_ends(self.job) if pid in self.members]
         owed = sum(sum(self.owes(pid, frozenset(pids)).values()) for pid in pids)
         return pids if owed >= policy.TENTH else []

@@ -11,7 +11,7 @@ _TIMES = re.compile(r"-?\d+(\.\d+)?|\d+(\.\d+)?(,\d+(\.\d+)?){2}", re.ASCII)
 
 
 def is_clocked(within: str) -> bool:
-    """Whether it is played by a clock, and keeps its times: it is no machine of now."""
+    """True if the recording is played by a clock and keeps its own times."""
     times, colon, _ = within.partition(":")
     return bool(colon and "," in times and _TIMES.fullmatch(times))
 
