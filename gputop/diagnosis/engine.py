@@ -56,7 +56,7 @@ from gputop.model.roles import MANAGER, Role
 
 MIDDLE_NS = WINDOW_NS // 2
 MOST_LEDGERS = 512  # trainers with a ledger of their own, about 0.5 MB; beyond, the earliest ended are summed up (a choice)
-MANY = 16  # trainers and workers; with more of them feeds come once a second
+MANY = 16  # trainers and workers; with more, feeds come once a second
 
 
 class _GpuTime(NamedTuple):
@@ -101,7 +101,7 @@ class Engine:
         """Pid of a trainer -> steps per second since it began to train, or since its CUDA calls were first probed; None if unknown."""
         self._keys: dict[int, TrainerKey] = {}  # pid of a live trainer -> its key
         self._spent: dict[int, dict[str, float]] = {}  # trainer -> seconds in each state while its calls were probed
-        self._unmoved: dict[int, dict[str, float]] = {}  # trainer -> seconds booked by cause since nothing of it moved
+        self._unmoved: dict[int, dict[str, float]] = {}  # trainer -> seconds booked by cause since its last move
         self._trained: dict[TrainerKey, tuple[Role, ProcInfo, int]] = {}  # the last trainers, and when each was last seen, ns
         self._ended: Step | None = None  # of the last trainer that ended
         self._workers_spent: dict[str, float] = {}  # seconds in each state of all workers together
@@ -285,7 +285,7 @@ class Engine:
                 unmoved[cause] = unmoved.get(cause, 0.0) + share * lost_s
 
     def unmoved(self, pid: int) -> Mapping[str, float]:
-        """Seconds of a trainer's ledger by cause that would move to a hang if one were found: nothing of it has moved since."""
+        """Seconds of a trainer's ledger by cause that would move to a hang if one were found: booked since its last move."""
         return self._unmoved.get(pid, {})
 
     def _step(self) -> Step | None:
@@ -317,7 +317,7 @@ class Engine:
             ledger.gpu_idle_s += _whole_s(pending[len(times) :])
 
     def _unbooked(self, pids: Iterable[int]) -> Iterator[Standing]:
-        """The last standings of these jobs, with their GPU seconds that are not booked yet."""
+        """The last standings of the jobs, with their GPU seconds that are not booked yet."""
         for pid in pids:
             if pid in self._judged:
                 yield _set_seconds(replace(self._judged[pid]), self._rest_of(pid))
@@ -450,7 +450,7 @@ def _paced(one: Standing) -> Verdict:
 
 
 def _on_gpus(standing: list[Standing]) -> list[Standing]:
-    """The standings of jobs with GPUs; all of them if no job has one."""
+    """The standings of jobs with GPUs; all standings if no job has one."""
     return [one for one in standing if one.job.gpus] or standing
 
 

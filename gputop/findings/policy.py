@@ -9,7 +9,7 @@ FEED_EVERY_NS = 500_000_000
 """ns from one feed to the next: twice a second, as often as a column of the lanes ends at the usual time base. Feeds follow the clock, so
 that every reader that comes to a moment has fed at the same moments before it."""
 SETTLED_NS = 5_000_000_000  # ns for which all jobs kept symptom and cause, from which they are judged when something moves
-SELDOM_NS = 2_000_000_000 - TICK_SLACK_NS  # ns from one judgement to the next of settled jobs of which nothing moves, at most
+SELDOM_NS = 2_000_000_000 - TICK_SLACK_NS  # ns from one judgement to the next of settled jobs without a move, at most
 MOVES = 0.08  # of the window, by which a share leaves its bounds: a total change is seen within half a second (2.5 s × 0.08 = 0.2 s)
 SWINGS_NS = 10_000_000_000  # ns for which bounds are remembered: several steps of a slow job
 TrainerKey = tuple[int, int]  # (pid, start in clock ticks): a pid alone may be reused

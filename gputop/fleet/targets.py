@@ -66,7 +66,7 @@ class RecordingsFolder:
 
     @property
     def is_over(self) -> bool:
-        """True if the end has come."""
+        """True if all recordings have been played to the end."""
         return self.now_s >= self._end_s
 
     @property

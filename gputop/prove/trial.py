@@ -307,7 +307,7 @@ def _steps(counted: Sequence[tuple[int, int]]) -> float:
 
 
 def _counted(pairs: list[Pair], clock: str) -> list[Pair]:
-    """The pairs without those in which an arm's steps were not counted: less than `UNCOUNTED` of those that its GPU's work amounts to, at
+    """The pairs without uncounted arms: arms with fewer steps than `UNCOUNTED` of the number that its GPU's work amounts to, at
     what a step took in the other arms of its side."""
     lost = {id(arm) for arms in ([pair.off for pair in pairs], [pair.on for pair in pairs]) for arm in arms if _uncounted(arm, arms, clock)}
     return [pair for pair in pairs if not {id(pair.off), id(pair.on)} & lost]

@@ -237,7 +237,7 @@ class CudaFacts(Struct, frozen=True):
 
 
 class GpuUseFacts(Struct, frozen=True):
-    """Time of a job's GPUs in which they did nothing for it, beyond the time in which all of them idled."""
+    """Time of a job's GPUs in which they did nothing for it, beyond the time in which all idled."""
 
     turns: float = 0.0
     """Mean share of the window, as far as seen, in which one of its GPUs ran nothing while another one worked: the GPUs wait for each
@@ -292,7 +292,7 @@ class ProgramFacts(Struct, frozen=True):
     """Programs started by a job's loaders (workers; the trainer, if it has none)."""
 
     met: Counter[str] = field(default_factory=Counter)
-    """Samples by kind of wait (words of `waits`) of these programs and of the job's feeders."""
+    """Samples by kind of wait (words of `waits`) of the programs and of the job's feeders."""
     names: dict[int, str] = field(default_factory=dict)  # programs that live: pid -> name
     lasting: frozenset[int] = frozenset()  # the ones that began before the window
     stopped: dict[int, str] = field(default_factory=dict)  # stopped ones: pid -> name
@@ -335,7 +335,7 @@ class LimitFacts(Struct, frozen=True):
 class CpuFacts(Struct, frozen=True):
     """CPUs that a job's processes ran on."""
 
-    used: float = 0.0  # by all of them, helpers included
+    used: float = 0.0  # by all, helpers included
     helpers: float = 0.0  # by its helpers
     compiling: float = 0.0  # by torch.compile's helpers
 
@@ -357,7 +357,7 @@ class RankFacts(Struct, frozen=True):
     kin: frozenset[int] = frozenset()
     """Pids of the training's trainers on this host, the job's own included; empty if it is alone. (Pids, for jobs that refer to each other
     would need the garbage collector.)"""
-    used: float = 0.0  # CPUs that all of them use
+    used: float = 0.0  # CPUs that all use
     straggler: ProcFacts | None = None  # the trainer that the others wait for (maybe the job's own)
     absent: tuple[int, ...] = ()  # ranks of the training missing from this host while the job stands still
 
@@ -416,7 +416,7 @@ class Memo:
         self.capacity: dict[int, Capacity] = {}  # by trainer
         self.allowed: dict[int, frozenset[int]] = {}  # trainer -> CPUs that its job may run on
         self.needed: dict[tuple[frozenset[int], frozenset[int]], float] = {}  # (ranks, CPUs) -> CPUs that they need there
-        self.strangers: dict[frozenset[int], list[Taker]] = {}  # ranks -> takers outside all of them
+        self.strangers: dict[frozenset[int], list[Taker]] = {}  # ranks -> takers outside all ranks
 
 
 class Facts(Struct, frozen=True):

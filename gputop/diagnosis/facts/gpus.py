@@ -19,7 +19,7 @@ class Gpus:
 
     def __init__(self) -> None:
         self._whole: dict[int, GpuTrack] = {}
-        self._parts: dict[tuple[int, int], GpuTrack] = {}  # (GPU, GPU instance) -> readings of that part, if MIG has split the GPU
+        self._parts: dict[tuple[int, int], GpuTrack] = {}  # (GPU, GPU instance) -> readings of the instance, if MIG has split the GPU
 
     def push(self, board: Board, oldest_ns: int) -> None:
         """Take in a board."""

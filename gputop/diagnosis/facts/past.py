@@ -34,7 +34,7 @@ class Past:
         self.named = False  # its workers take torch's name
         self._pulse: Pulse | None = None  # its signs of life
         self._births: dict[int, int] = {}  # pid of a worker after the first set -> when it was first seen, ns
-        self._first_set: tuple[int, int] | None = None  # (when its first workers were seen, start_ticks of the last of these)
+        self._first_set: tuple[int, int] | None = None  # (when its first workers were seen, start_ticks of the last one)
         self._pace: float | None = None
         self._pauses: list[Span] = []  # pauses that were judged to be some, including those before the window
         self._respawns = Respawns()

@@ -15,7 +15,7 @@ TORCH_POLL_MS = 5000
 """MP_STATUS_CHECK_INTERVAL of torch/utils/data/_utils: the time limit with which an idle worker polls its index queue and a waiting trainer
 the data queue."""
 TORCH_POLL_LESS_MS = 200
-"""How much less it may be: what is left of it once the queue's lock is held, which takes a while where CPUs are short (guess)."""
+"""Possible reduction: the rest once the queue's lock is held, which takes a while if CPUs are short (guess)."""
 
 QUEUE, LOCK, NETWORK, PIPE, TIMER, DISK, POLL, CHILD, DRIVER, UNKNOWN, STOPPED, ONCPU = (
     "queue", "lock", "network", "pipe", "timer", "disk", "poll", "child", "driver", "unknown", "stopped", "on-cpu",

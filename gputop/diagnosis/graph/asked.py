@@ -38,7 +38,7 @@ def waits_for_others(job: WalkedJob) -> float:
 def _waits_to_be_asked(one: Member) -> bool:
     asleep = Counter({kind: times for kind, times in one.met.items() if kind != waits.ONCPU})
     for_input = sum(asleep[kind] for kind in INPUT)
-    if one.part == SERVES:  # threads of it wait for clients, and its main thread for its end
+    if one.part == SERVES:  # its threads wait for clients, and its main thread for its end
         for_input += asleep[waits.LOCK] + asleep[waits.TIMER]
     return for_input >= policy.MOST * asleep.total() > 0.0
 

@@ -80,5 +80,5 @@ def walked(facts: Facts) -> WalkedFacts:
 
 
 def late_job(job: WalkedJob, facts: WalkedFacts) -> WalkedJob:
-    """The job of the straggler in the training; the job itself if there is none."""
+    """The job of the straggler in the training, else the job itself."""
     return next((other for other in facts.jobs if other.trainer is job.ranks.straggler), job)

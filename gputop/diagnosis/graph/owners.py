@@ -118,7 +118,7 @@ def reads_at_limit(job: WalkedJob) -> bool:
 
 
 def to_file_server(edge: Edge, share: float, facts: WalkedFacts) -> Trail:
-    """The step to the daemon whose files a sleep was for; none if it was for something else."""
+    """The step to the daemon that serves the files a sleep was for; empty if the sleep was for something else."""
     return (Hop(edge.pid, edge.pid, edge.kind, share, True),) if edge.pid in facts.file_servers else ()
 
 

@@ -115,7 +115,7 @@ def _mode(path: str) -> int:
 
 
 def _other_ends(proc: str, pid: int, links: Iterable[str]) -> dict[str, str]:
-    """Pipe or socket of a process -> its other end, see `Ends._wanted`. The tables of TCP connections are read once for all of them."""
+    """Pipe or socket of a process -> its other end, see `Ends._wanted`. The tables of TCP connections are read once for all."""
     found, asked = dict[str, str](), dict[int, str]()
     for link in links:
         found[link] = "" if link.startswith("socket:") else link
@@ -152,7 +152,7 @@ def _peer_in(answer: bytes) -> int:
 
 
 def _tcp_peers(folder: str, inodes: Collection[int]) -> dict[int, int]:
-    """Inode of a TCP connection -> inode of its peer, of those within this machine. Both ends stand in one table."""
+    """Inode of a TCP connection within this machine -> inode of its peer. Both ends stand in one table."""
     found = dict[int, int]()
     for name in ("tcp", "tcp6"):
         if len(found) == len(inodes):
