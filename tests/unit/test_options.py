@@ -6,6 +6,8 @@ import argparse
 
 import pytest
 
+from gputop.cli import make_parser
+from gputop.commands import live
 from gputop.commands.options import check_user, duration, indices, number
 from gputop.system.errors import UserError
 
@@ -45,3 +47,21 @@ def test_a_user_that_is_none(name: str) -> None:
 
 def test_a_range_of_gpus_without_end_costs_nothing() -> None:
     assert indices("0-99999999999") >= {0, 7, 1000}
+
+
+@pytest.mark.parametrize(("words", "way"), [
+    ([], "live"), (["--host", "node7"], "live"), (["--host", "node7,node7", "--once"], "once"), (["--json"], "once"), (["--line"], "once"),
+    (["--host", "node[01-02]"], "fleet"), (["--host", "a,b", "--once", "--json"], "fleet"), (["--job", "4711"], "fleet"),
+    (["--pods", "app=train", "--line", "tmux"], "fleet"), (["--hosts", "/no/such/file"], "fleet"),
+])  # fmt: skip
+def test_the_arguments_name_the_module_that_runs(words: list[str], way: str) -> None:
+    args = make_parser("live")[0].parse_args(words)
+    assert live.way(args) == way
+    if way != "fleet":
+        assert args.host in (None, "node7"), "one machine is named once"
+
+
+def test_a_host_that_cannot_be_read_and_two_forms_at_once_are_refused() -> None:
+    for words in (["--host", "node[1-"], ["--line", "--json"]):
+        with pytest.raises(UserError):
+            live.way(make_parser("live")[0].parse_args(words))
