@@ -160,7 +160,7 @@ def codes() -> set[int]:
     """The exit codes in the code: of `UserError`, constants that say so, and what `run` and `main` return."""
     found: set[int] = set()
     for path in (ROOT / "gputop").rglob("*.py"):
-        text, in_command = path.read_text(encoding="utf-8"), path.parent.name == "commands" or path.name == "cli.py"
+        text, in_command = path.read_text(encoding="utf-8"), path.parent.name == "commands" or path.name in ("cli.py", "outcome.py")
         if not in_command and not re.search(r"\bcode\b ?=", text):
             continue
         found.update(int(number) for number in re.findall(r"^[A-Z_]+ = (\d+)  # exit code$", text, re.MULTILINE))

@@ -147,9 +147,9 @@ def test_a_recording_by_a_clock_keeps_its_times_stands_and_goes_on() -> None:
     target = Target("past", "file", f"{clock.text}:{SAMPLE}")
     links = Links([target])
     try:
-        node = wait_for(links, "past", lambda node: node.state == UP and node.summary.ranks)
+        node = wait_for(links, "past", lambda node: node.state == UP and node.summary.unix_ns / 1e9 > began_s + 18.8)
         assert node.skew_s is None
-        assert node.summary.unix_ns / 1e9 == pytest.approx(began_s + 20.0, abs=1.2)
+        assert node.summary.unix_ns / 1e9 <= began_s + 20.0
         until(lambda: links.poll()["past"].age_s > 0.5)
         until(lambda: links.poll()["past"].age_s < 0.5)  # it says so again while it stands
         assert links.poll()["past"].summary.unix_ns == node.summary.unix_ns

@@ -11,7 +11,7 @@ from gputop.findings.verdict import Evidence, Verdict
 from gputop.fleet.jobs import Job, JobRank
 from gputop.fleet.summary import Rank
 from gputop.model.frame import SECOND_NS, Header
-from gputop.stream.kept import _whose
+from gputop.stream.kept import _incident_key
 from tests.alerts.made import incident
 
 MADE = {
@@ -56,7 +56,7 @@ def test_a_lost_gpu_stops_a_job_and_memory_that_grows_has_a_lane() -> None:
 def test_an_incident_is_about_the_gpu_itself_whoever_uses_it_or_about_who_uses_it() -> None:
     assert [kind for kind, one in MADE.items() if gpu_about(one, 5) == 5] == [Trouble.LOST_GPU, Trouble.GROWTH]
     two = [episode(incident(cause="gpu-memory-growth", gpu=gpu), Header()) for gpu in (0, 1)]
-    assert len({_whose(one) for one in two}) == 2, "one that grows on another GPU does not go on with the first one's"
+    assert len({_incident_key(one) for one in two}) == 2, "one that grows on another GPU does not go on with the first one's"
 
 
 def test_a_rank_and_a_job_are_of_the_kind_of_their_cause() -> None:
