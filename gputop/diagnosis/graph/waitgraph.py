@@ -323,7 +323,7 @@ class Walk(Times):
             share = self.to_sampled_threads(proc, kind, share, who, trail)
         asked = who == "main" and bool(job.workers) and not job.loader.births and proc.children >= policy.AT_WORK
         programs = kind in (waits.PIPE, waits.CHILD) or (kind == waits.POLL and (asked or feeders.programs_at_work(job, self.facts)))
-        input_kind = kind in (waits.NETWORK, waits.PIPE) or (kind == waits.POLL and feeders.asks_others(job))
+        input_kind = kind in (waits.NETWORK, waits.PIPE) or (kind == waits.POLL and job.trainer.info.sockets != feeders.LISTENING)
         if input_kind and who == "main" and (fed := self.fed_here):
             self.to_members(proc, fed, share, who, trail, kind)
         elif kind == waits.POLL and who == "main" and self.asked_over_network(trail):

@@ -170,10 +170,12 @@ def test_a_thread_that_gives_the_gpu_its_work_does_not_load_for_the_main_thread(
     assert told(native({110: (0.6, 0.0)}, [0.7, 0.1, 0.1, 0.1], main_calls=False))[1] not in ("too-few-workers", "slow-transform")
 
 
-def test_a_client_of_a_service_that_polls_waits_for_the_service() -> None:
+@pytest.mark.parametrize("sockets", ["connected", "none", ""])
+def test_a_client_of_a_service_that_polls_waits_for_the_service(sockets: str) -> None:
     """An event loop: its descriptors are known, and who holds the other end of its connection works all the time."""
     scene = behind_a_front(WORKS, READS_IT)
     scene.procs[GPU].looks = [POLL_SOCKET]
+    scene.procs[GPU].info |= {"sockets": sockets}
     assert told(scene) == ("input-bound", "slow-transform")
     assert scene.engine.verdict.path[-1].pid == FRONT
 
@@ -200,3 +202,10 @@ def test_a_part_is_in_the_snapshot() -> None:
     scene = behind_a_front(RESTS, WORKS).play(4)
     taken = snapshot.take(Board(), scene.board, scene.engine.family, scene.engine.states)
     assert {one.pid: one.part for one in taken.procs if one.pid in (GPU, FRONT, BEHIND)} == {GPU: COMPUTES, FRONT: SERVES, BEHIND: FEEDS}
+
+
+def test_a_server_that_polls_its_clients_does_not_wait_for_a_busy_client() -> None:
+    scene = behind_a_front(WORKS, READS_IT, util=8.0)
+    scene.procs[GPU].looks = [EPOLL]
+    scene.procs[GPU].info |= {"sockets": "listening"}
+    assert told(scene, 12) == ("idle", "none")
