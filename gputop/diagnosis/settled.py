@@ -11,7 +11,7 @@ from gputop.findings import policy
 from gputop.findings.verdict import IDLE, TRAINING
 
 Shares = Mapping[tuple[str, int], tuple[float, ...]]
-Parties = Mapping[int, object]
+Parties = Mapping[tuple[str, int], object]
 _LASTING = (TRAINING, IDLE)  # phases that end by a change; the others end by the time that passes as well
 
 
@@ -31,40 +31,50 @@ class _Stretch(Struct):
 
 
 class Settled:
-    """Remembers the activity of all jobs and their findings over the last 10 to 20 s.
+    """Remembers what all jobs did in the last 10 to 20 s, and since when the same is found of them.
 
-    Work follows change: without a new finding for `SETTLED_NS`, jobs are judged again when a share leaves its bounds, else every
-    `SELDOM_NS`. A job that swings between two findings has both.
+    Work follows change: where findings have been the same for `SETTLED_NS`, and no share has left its bounds for a window, jobs are judged
+    every `SELDOM_NS`.
     """
 
     def __init__(self) -> None:
-        self._since_ns = self._judged_ns = self._turned_ns = 0
+        self._since_ns = self._judged_ns = self._turned_ns = self._moved_ns = 0
         self._latest, self._earlier = _Stretch(), _Stretch()
         self._parties: Parties = {}
+        self._findings: set[tuple[int, str, str, str]] = set()  # pid of a trainer, symptom, cause, phase
 
     def note(self, t_ns: int, parties: Parties, shares: Shares, standing: Sequence[Standing], *, awaits: bool) -> None:
         """Take in a judgement: `Window.parties` and `Window.shares` that were judged, and each job's standing. ``awaits``: whether
-        something depends on the time that passes, so that each feed counts, as for a phase that ends by time and a job that may hang."""
+        something depends on the time that passes, so that each feed counts; a phase that time ends, and a job that may hang, do so as
+        well."""
+        if self._leave_bounds(shares):
+            self._moved_ns = t_ns
         if t_ns - self._turned_ns >= policy.SWINGS_NS:
             self._latest, self._earlier, self._turned_ns = _Stretch(), self._latest, t_ns
         findings = {(one.job.trainer.pid, one.symptom, one.cause, one.phase.word) for one in standing}
-        if awaits or parties != self._parties or findings - self._latest.findings - self._earlier.findings or any(map(_awaits, standing)):
+        if awaits or parties != self._parties or findings != self._findings or any(map(_awaits, standing)):
             self._since_ns = t_ns
-        self._latest.add(findings, shares)
-        self._judged_ns, self._parties = t_ns, parties
+            for stretch in (self._latest, self._earlier):  # what moved before was another state, or a window that was not full yet
+                stretch.lows, stretch.highs = {}, {}
+        self._latest.add(shares)
+        self._judged_ns, self._parties, self._findings = t_ns, parties, findings
 
     def rests(self, t_ns: int, parties: Parties, shares: Shares) -> bool:
-        """True if the last judgement still holds: no new finding for long, and each share within its bounds."""
-        if t_ns - self._since_ns < policy.SETTLED_NS or t_ns - self._judged_ns >= policy.SELDOM_NS or parties != self._parties:
+        """Whether the last judgement still holds: findings have been the same for long, and each share is within its bounds."""
+        if t_ns - self._since_ns < policy.SETTLED_NS or t_ns - self._moved_ns < policy.WINDOW_NS:
             return False
-        lows, highs, latest = self._earlier.lows, self._earlier.highs, self._latest
-        return shares.keys() == latest.lows.keys() and all(
-            min(low, least) - policy.MOVES < value < max(high, most) + policy.MOVES
-            for key, values in shares.items()
-            for value, low, high, least, most in zip(
-                values, latest.lows[key], latest.highs[key], lows.get(key, values), highs.get(key, values), strict=True
-            )
-        )
+        return t_ns - self._judged_ns < policy.SELDOM_NS and parties == self._parties and not self._leave_bounds(shares)
+
+    def _leave_bounds(self, shares: Shares) -> bool:
+        latest, earlier = self._latest, self._earlier
+        for key, values in shares.items():
+            lows, highs = latest.lows.get(key, values), latest.highs.get(key, values)
+            least, most = earlier.lows.get(key, lows), earlier.highs.get(key, highs)
+            if any(value <= min(bounds) - policy.MOVES for value, *bounds in zip(values, lows, least, strict=True)):
+                return True
+            if any(value >= max(bounds) + policy.MOVES for value, *bounds in zip(values, highs, most, strict=True)):
+                return True
+        return False
 
 
 def _awaits(one: Standing) -> bool:

@@ -178,9 +178,13 @@ class Window:
         procs = {("proc", pid): track.shares() for pid, track in self._procs.items()}
         return procs | {("gpu", index): shares for index, shares in self._gpus.shares().items()}
 
-    def parties(self, board: Board) -> dict[int, tuple[Role, ProcInfo | None]]:
-        """Role and description of each process of a job."""
-        return {pid: (self.roles[pid], board.infos.get(pid)) for pid in self._procs}
+    def parties(self, board: Board) -> dict[tuple[str, int], object]:
+        """What changes at once rather than by degrees: role, description, and whether it is stopped or has ended, of each process of a job;
+        whether each GPU answers."""
+        halted = waits.STOPPED_STATES + waits.ENDED_STATES
+        states = {pid: board.procs[pid].state for pid in self._procs}
+        procs = {("proc", pid): (self.roles[pid], board.infos.get(pid), state in halted and state) for pid, state in states.items()}
+        return procs | {("gpu", index): (gpu.lost, gpu.silent_s is None) for index, gpu in board.gpus.items()}
 
     def gpu_util(self, index: int) -> float | None:
         """The latest utilization of a GPU, as a share; None if its last reading is old."""
