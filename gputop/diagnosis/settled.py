@@ -22,9 +22,8 @@ class _Stretch(Struct):
     lows: dict[tuple[str, int], tuple[float, ...]] = field(default_factory=dict)
     highs: dict[tuple[str, int], tuple[float, ...]] = field(default_factory=dict)
 
-    def add(self, findings: set[tuple[int, str, str, str]], shares: Shares) -> None:
-        """Widen the bounds to the present shares."""
-        self.findings |= findings
+    def add(self, shares: Shares) -> None:
+        """Widen the bounds to what was seen now."""
         for key, values in shares.items():
             self.lows[key] = tuple(map(min, values, self.lows.get(key, values)))
             self.highs[key] = tuple(map(max, values, self.highs.get(key, values)))
