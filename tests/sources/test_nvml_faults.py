@@ -101,12 +101,11 @@ def test_a_driver_that_appears_later_is_used(rig: Rig) -> None:
 
 
 def test_a_driver_that_takes_its_time_to_start_holds_nobody_up(rig: Rig) -> None:
-    rig.set("gpus 1", "util 12", "hang.Init 5000")
+    rig.set("gpus 1", "util 12", "hang.Init 600000")
     source = rig.source()
-    began = time.monotonic()
     state = source.open()
-    assert time.monotonic() - began < 4
     assert (state.state, state.reason) == ("partial", "the driver has not answered yet")
+    rig.set("gpus 1", "util 12")
     rig.until(source, lambda board: board.gpus[0].values["util_pct"] == 12.0)
     rig.until(source, lambda _: any(changed.state == "ok" for changed in rig.changed))
 
@@ -290,10 +289,11 @@ def test_whether_a_gpu_is_there_is_not_known_while_its_calls_fail_or_hang(rig: R
     assert (rig.gpu(0).lost, rig.gpu(1).lost) == (False, None)
     rig.set("gpus 2", "util 30")
     rig.until(source, lambda board: board.gpus[1].values.get("lost") is False)
-    rig.set("gpus 2", "util 30", "gpu1.hang.UtilizationRates 4000")
+    rig.set("gpus 2", "util 30", "gpu1.hang.UtilizationRates 600000")
     rig.until(source, lambda board: board.gpus[1].missing.get("lost", "").startswith("the driver has not answered"))
     assert rig.gpu(1).lost is None
     assert (rig.gpu(1).silent_s or 0.0) >= 1.0
+    rig.set("gpus 2", "util 30")
     rig.until(source, lambda board: board.gpus[1].values.get("lost") is False)
     assert rig.gpu(1).silent_s is None
 
@@ -334,20 +334,13 @@ def test_one_gpu_that_hangs_stalls_neither_the_others_nor_the_reader(rig: Rig) -
     source = rig.opened()
     rig.until(source, lambda board: {0, 1, 2} <= set(board.gpus) and "util_pct" in board.gpus[2].values)
     hang_from_ns = time.monotonic_ns()
-    rig.set("gpus 3", "util 6", "gpu1.hang.UtilizationRates 5000")
-    longest = 0.0
-
-    while not rig.board.gpus[1].missing.get("util_pct"):
-        began = time.monotonic()
-        rig.read(source)
-        longest = max(longest, time.monotonic() - began)
-        time.sleep(0.02)
-        assert time.monotonic_ns() - hang_from_ns < 15e9
-    assert longest < 3
+    rig.set("gpus 3", "util 6", "gpu1.hang.UtilizationRates 600000")
+    rig.until(source, lambda board: board.gpus[1].missing.get("util_pct"))  # a reader that waited would wait until the test fails
     assert "has not answered for" in rig.gpu(1).missing["util_pct"]
     assert rig.gpu(0).read_ns["util_pct"] > hang_from_ns + 500_000_000
     assert rig.gpu(2).values["util_pct"] == 6.0
     assert "temp_c" in rig.gpu(1).values  # its other poller goes on
+    rig.set("gpus 3", "util 6")
     rig.until(source, lambda board: board.gpus[1].values.get("util_pct") == 6.0)
     assert "util_pct" not in rig.gpu(1).missing
 
@@ -491,14 +484,13 @@ def test_the_first_sample_of_gpm_says_that_a_second_is_needed(rig: Rig) -> None:
 
 
 def test_a_gpu_that_hangs_from_the_start(rig: Rig) -> None:
-    rig.set("gpus 2", "util 9", "gpu1.hang.HandleByIndex 5000")
+    rig.set("gpus 2", "util 9", "gpu1.hang.HandleByIndex 600000")
     source = rig.source()
-    began = time.monotonic()
     state = source.open()
-    assert time.monotonic() - began < 4
     assert state.reason == "GPU 1 does not answer"
     rig.until(source, lambda board: "has not answered" in board.gpus[1].missing.get("util_pct", ""))
     assert rig.gpu(0).values["util_pct"] == 9.0
+    rig.set("gpus 2", "util 9")
     rig.until(source, lambda board: board.gpus[1].values.get("util_pct") == 9.0)
 
 

@@ -33,12 +33,12 @@ def test_a_single_look_waits_for_a_driver_that_is_slow_in_each_call(rig: Rig) ->
 
 @pytest.mark.parametrize("call", ["HandleByIndex", "UtilizationRates", "ComputeRunningProcesses"])
 def test_a_single_look_gives_up_on_a_call_that_hangs(rig: Rig, call: str) -> None:
-    rig.set("gpus 2", "util 12", f"gpu1.hang.{call} 30000")
+    rig.set("gpus 2", "util 12", f"gpu1.hang.{call} 600000")
     source = rig.source(look=True)
     began = time.monotonic()
     state = source.open()
     rig.read(source, key=True)
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 80  # eight where nobody else runs
     assert (state.state, state.reason) == ("partial", "GPU 1 does not answer")
     assert "the driver has not answered for" in rig.gpu(1).missing["procs"]
     assert rig.gpu(0).values["util_pct"] == 12.0

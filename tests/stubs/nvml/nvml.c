@@ -39,6 +39,13 @@ static void pause_us(long long us)
     while (us > 0 && nanosleep(&left, &left) && errno == EINTR) {}
 }
 
+/* A hang: it ends before its time where the control file is replaced. */
+static void hang(const struct conf *conf, long long ms)
+{
+    for (; ms > 0 && control() == conf; ms -= 10)
+        pause_us((ms < 10 ? ms : 10) * 1000);
+}
+
 /* A number that looks drawn by lot: the finalizer of MurmurHash3. A plain multiple has a period, and calls made at a period of their
    own would always fail or never. */
 static unsigned scattered(unsigned n)
@@ -57,7 +64,7 @@ static nvmlReturn_t enter(enum kind kind, int gpu)
     if (conf->log[0])
         log_call(conf, kind, gpu);
     pause_us(fault->delay_us);
-    pause_us(atomic_exchange(&fault->hang_ms, 0) * 1000);
+    hang(conf, atomic_exchange(&fault->hang_ms, 0));
     if (!started && kind != KIND_Init)
         return UNINITIALIZED;
     if (gpu >= 0 && (own->lost || gpu >= gpu_count()))
