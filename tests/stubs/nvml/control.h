@@ -80,6 +80,7 @@ struct gpu_conf {
 };
 
 struct conf {
+    const char *path;
     int gpus;
     char driver[80], cuda[16], log[512];
     struct gpu_conf gpu[GPUS];
@@ -229,6 +230,7 @@ static void set_line(struct conf *conf, char *line)
 static struct conf *read_conf(const char *path)
 {
     struct conf *conf = calloc(1, sizeof *conf);
+    conf->path = strdup(path ? path : "");
     conf->gpus = 2;
     strcpy(conf->driver, "580.95.05");
     strcpy(conf->cuda, "13.0");
