@@ -92,6 +92,7 @@ SWAYS_PCT = 2.0  # per cent of utilization, standard deviation, from which readi
 SAME_RATE = 1.5  # times as often, up to which calls of several kinds come together, and a rhythm is that of the waits
 MOST_COPIES = 4  # copies per synchronize in one step, at most; more means that the synchronize is a log line
 SLOWEST_STEP_PER_S, FASTEST_STEP_PER_S = 0.2, 500.0  # steps a second, at least and at most
+UPDATED_BYTES_PER_S = 50e6  # B/s to the GPU and back that are gradients and weights if much is computed between the copies (guess)
 BOTH_WAYS_BYTES_PER_S = 200e6  # B/s to the GPU and back that are gradients and weights, each in many copies
 ALONE_PER_S = 5.0, 150.0  # synchronizes a second without copies: fewer are log lines or epochs, more a storm
 

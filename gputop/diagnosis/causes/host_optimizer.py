@@ -2,7 +2,7 @@
 
 Costs: an update reads and writes each weight and its moments in the host's memory, which is a tenth to a hundredth as fast as the GPU's.
 Seen: row step x host, by its price (`gpuside.updating`): the computing of the main thread, and of its own threads that it waits for, while
-batches are ready, if about as many bytes come from the GPU as go there, `policy.BOTH_WAYS_BYTES_PER_S` or more each way (CUDA calls, else
+batches are ready, if about as many bytes come from the GPU as go there, `policy.UPDATED_BYTES_PER_S` or more each way (CUDA calls, else
 PCIe), and its own threads work, or it has run a backward pass.
 Abstains: it waits for batches; its copies go mostly one way, such as batches or results (main-thread-preprocessing).
 """

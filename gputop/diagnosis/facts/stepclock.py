@@ -95,9 +95,9 @@ def moves_weights(calls: CallFacts) -> bool:
     return are_weights(calls.from_gpu_bytes_per_s, calls.to_gpu_bytes_per_s)
 
 
-def are_weights(there: float, back: float) -> bool:
-    """True if as many bytes per second come from GPUs as go back, and so many as gradients and weights have."""
-    return min(there, back) >= policy.BOTH_WAYS_BYTES_PER_S and abs(there - back) <= policy.QUARTER * back
+def are_weights(there: float, back: float, least: float = policy.BOTH_WAYS_BYTES_PER_S) -> bool:
+    """True if as many bytes per second come from GPUs as go back, and so many as gradients and weights have: ``least`` each way."""
+    return min(there, back) >= least and abs(there - back) <= policy.QUARTER * back
 
 
 def _rates(calls: CallFacts) -> tuple[float, float]:

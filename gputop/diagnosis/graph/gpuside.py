@@ -53,7 +53,8 @@ def updates_on_host(job: WalkedJob) -> bool:
     """True if the optimizer works on the host: gradients come as weights go back, and threads of the trainer's own, not those of the
     backward pass, work, or there is such a pass."""
     threads = job.trainer.others_run - job.trainer.autograd_run >= policy.AT_WORK
-    return job.is_supplied and are_weights(*both_ways(job)) and (threads or bool(backward_threads(job.trainer.info)))
+    computes = threads or bool(backward_threads(job.trainer.info))
+    return computes and job.is_supplied and are_weights(*both_ways(job), policy.UPDATED_BYTES_PER_S)
 
 
 def updating(job: WalkedJob, busy: float) -> float:
