@@ -16,9 +16,8 @@ _LASTING = (TRAINING, IDLE)  # phases that end by a change; the others end by th
 
 
 class _Stretch(Struct):
-    """Observations of one stretch of `SWINGS_NS`: each job's findings, and the bounds of each share."""
+    """The bounds of each share in one stretch of `SWINGS_NS`."""
 
-    findings: set[tuple[int, str, str, str]] = field(default_factory=set)  # pid of a trainer, symptom, cause, phase
     lows: dict[tuple[str, int], tuple[float, ...]] = field(default_factory=dict)
     highs: dict[tuple[str, int], tuple[float, ...]] = field(default_factory=dict)
 

@@ -114,7 +114,7 @@ def once_cpu_s(tool: Tool, scene: Mapping[str, str]) -> float:
     """CPU seconds of `--once --json`."""
     before = os.times()
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
-    subprocess.run([*tool.argv, "--once", "--json"], env=tool.env(scene), check=True, timeout=60, **quiet)
+    subprocess.run([*tool.argv, "--once", "--json"], env=tool.env(scene), check=True, timeout=180, **quiet)
     after = os.times()
     return after.children_user + after.children_system - before.children_user - before.children_system
 

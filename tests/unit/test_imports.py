@@ -1,0 +1,58 @@
+"""What a start imports, and what not: each module that a process does not need costs it memory, and time before the first frame."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from gputop.system.imports import without
+from tests.wait import PATIENCE_S
+
+_LOADED = "import sys; print(*sorted(sys.modules))"
+
+
+def loaded(code: str) -> set[str]:
+    done = subprocess.run([sys.executable, "-c", f"{code}\n{_LOADED}"], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    return set(done.stdout.split())
+
+
+def test_a_collector_imports_no_command_line_and_no_screen() -> None:
+    beginning = "import gputop.collector.__main__, gputop.system.imports as i; i.import_msgspec()"
+    found = loaded(f"{beginning}\nimport gputop.collector.streaming, gputop.sources.nvml")
+    assert not found & {
+        "argparse",
+        "asyncio",
+        "gputop.cli",
+        "gputop.commands",
+        "gputop.diagnosis",
+        "inspect",
+        "ssl",
+        "textual",
+        "typing_extensions",
+    }
+
+
+def test_a_screen_starts_its_collector_before_it_imports_what_takes_long() -> None:
+    found = loaded("import gputop.cli, gputop.stream.child; gputop.cli.make_parser('live')")
+    assert not found & {"asyncio", "gputop.diagnosis", "gputop.model.frame", "msgspec", "textual", "tomllib"}
+
+
+def test_asyncio_is_imported_without_openssl() -> None:
+    found = loaded("from gputop.commands.screen import import_asyncio; import_asyncio(); import asyncio.sslproto")
+    assert "asyncio" in found
+    assert not found & {"_ssl", "ssl"}
+
+
+def test_what_was_left_out_can_be_imported_afterwards() -> None:
+    assert "ssl" in loaded("from gputop.commands.screen import import_asyncio; import_asyncio(); import ssl")
+
+
+def test_what_is_there_already_is_not_left_out() -> None:
+    with without("json", "gputop_no_such_module"):
+        import json  # noqa: F401
+
+        with pytest.raises(ImportError):
+            __import__("gputop_no_such_module")
+    assert "gputop_no_such_module" not in sys.modules
