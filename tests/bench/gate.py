@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -112,11 +113,11 @@ def pair(tools: list[Tool], scene: Mapping[str, str], run_s: float) -> dict[str,
 
 def once_cpu_s(tool: Tool, scene: Mapping[str, str]) -> float:
     """CPU seconds of `--once --json`."""
-    before = os.times()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
     subprocess.run([*tool.argv, "--once", "--json"], env=tool.env(scene), check=True, timeout=180, **quiet)
-    after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def measure(scene: Scene, tools: list[Tool], once: list[Tool], pairs: int, run_s: float) -> list[dict[str, dict[str, float]]]:
@@ -201,10 +202,10 @@ def with_table(page: str, text: str, commit: str, pairs: int, run_s: float) -> s
     from tests.bench.__main__ import machine
 
     said = (
-        f"{machine()}, {datetime.now(timezone.utc):%Y-%m-%d}. Medians of {pairs} pairs; in brackets the smallest and the largest. Each tool"
-        f" was\nstarted for each pair, and all watch the same {run_s:g} s, on a pty of 160×48. `base` is commit {commit}. gputop reads"
-        " every 100 ms,\nwithout eBPF unless it is named, nvitop 1.7.2 every 250 ms, its fastest. The crowd: a process on a GPU works"
-        " 0.2 ms in each\n100 ms, one of the others 0.02 ms in each second.\n"
+        f"{machine()}, {datetime.now(timezone.utc):%Y-%m-%d}, load average {os.getloadavg()[0]:.0f}.\nMedians of {pairs} pairs; in brackets"
+        f" the smallest and the largest. Each tool was started for each pair, and all watch the same\n{run_s:g} s, on a pty of 160×48."
+        f" `base` is commit {commit}. gputop reads every 100 ms, without eBPF unless it is named,\nnvitop 1.7.2 every 250 ms, its fastest."
+        " The crowd: a process on a GPU works 0.2 ms in each 100 ms, one of the others\n0.02 ms in each second.\n"
     )
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
