@@ -108,7 +108,7 @@ def collectors_of(pid: int) -> list[str]:
     """Command lines of the collectors that a process has started."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     lines = [Path(f"/proc/{child}/cmdline").read_bytes().decode().split("\0") for child in children]
-    return [" ".join(line) for line in lines if "collect" in line]
+    return [" ".join(line) for line in lines if "gputop.collector" in line]
 
 
 @pytest.mark.parametrize("command", ["record", "watch"])

@@ -339,7 +339,7 @@ class Record:
     @property
     def collector(self) -> int:
         """The pid of its collector, 0 while there is none."""
-        return next((pid for pid in tree(self.process.pid) if b"\0collect\0" in command_of(pid)), 0)
+        return next((pid for pid in tree(self.process.pid) if b"\0gputop.collector\0" in command_of(pid)), 0)
 
 
 @pytest.fixture(autouse=True)
