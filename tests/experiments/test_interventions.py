@@ -56,7 +56,7 @@ def test_a_docstring_says_what_right_and_how_it_is_undone(name: str) -> None:
 
 def test_each_cause_has_an_experiment_or_says_why_not() -> None:
     served = {cause for one in interventions() for cause in one.causes}
-    assert served | NONE.keys() == set(CAUSES)
+    assert served | NONE.keys() == set(CAUSES), "a cause has an intervention, or a reason in gputop.prove.interventions.NONE"
     assert not served & NONE.keys()
     assert len({one.name for one in interventions()}) == len(INTERVENTIONS)
 

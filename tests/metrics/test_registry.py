@@ -23,6 +23,7 @@ from tests.unit.diagnosis.scene import training
 def test_a_name_says_type_and_unit(metric):
     assert metric.name.endswith("_total") == (metric.kind == COUNTER)
     stem = metric.name.removesuffix("_total")
+    assert metric.unit in ("", *SUFFIXES), "a unit that is new stands in SUFFIXES of gputop/metrics/registry.py"
     assert stem.endswith(f"_{SUFFIXES[metric.unit]}") if metric.unit else not stem.endswith(tuple(SUFFIXES.values()))
     assert metric.help.endswith(".")
     assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.name)

@@ -156,7 +156,9 @@ def test_every_cause_has_one_judge_and_every_judge_a_word_of_the_list():
     assert sorted(causes) == sorted(set(CAUSES) - {"none", "unexplained", *GROWTHS})
     assert {judge.symptom for judge in judges()} <= set(SYMPTOMS)
     rows = Counter(row for judge in judges() for row in judge.rows)
-    assert {row for row, times in rows.items() if times > 1} == set(LOADERS), "a leaf is one cause, but for work of loaders"
+    assert {row for row, times in rows.items() if times > 1} == set(LOADERS), (
+        "a leaf is one cause's, but for work of loaders: another cause needs a leaf of its own, to which a price moves its part"
+    )
     assert {judge.cause for judge in judges() if not judge.rows} == {GPU_LOST}, "no walk begins at a GPU that is lost"
 
 

@@ -156,9 +156,10 @@ def test_the_leaves_hold_the_whole_loss() -> None:
 
 
 def test_rows_name_what_a_walk_ends_at_and_a_walk_ends_at_nothing_else() -> None:
-    assert {resource for judge in judges() for resource, _ in judge.rows} <= set(RESOURCES)
+    new = "it stands in no RESOURCES of gputop/diagnosis/graph/edges.py"
+    assert {resource for judge in judges() for resource, _ in judge.rows} <= set(RESOURCES), new
     booked = set(re.findall(r'book\("(\w+)"', Path(waitgraph.__file__).read_text()))
-    assert booked <= set(RESOURCES)
+    assert booked <= set(RESOURCES), new
     assert {leaf.resource for leaf in walked(reading(), {100: [Wake(101, 111, waits.PIPE, 0.9, 10.0)]}).leaves} <= set(RESOURCES)
 
 
@@ -171,7 +172,7 @@ def test_the_document_has_every_row_of_the_table_and_every_cause() -> None:
     text = DOCS.read_text()
     table = {(resource.strip(), holder.strip()) for resources, holders in re.findall(r"([\w, ]+) × ([\w', ]+)", text)
              for resource in resources.split(",") for holder in holders.split(",")}  # fmt: skip
-    assert {row for judge in judges() for row in judge.rows} <= table
+    assert {row for judge in judges() for row in judge.rows} <= table, "add a row to the table From leaf to cause of docs/diagnosis.md"
     assert {cause for cause in CAUSES if cause not in ("none",)} <= set(re.findall(r"`([a-z0-9-]+)`", text))
 
 
