@@ -447,13 +447,13 @@ def over(past: RecordingsFolder) -> FleetApp:
 
 
 async def opened(pilot: Pilot[int]) -> RecordedNodeScreen:
-    """The replay that Enter opens, once its moment is loaded."""
+    """The replay that Enter opens, once its moment is loaded and its processes are in the table."""
     await pilot.press("enter")
     screen = pilot.app.screen
     assert isinstance(screen, RecordedNodeScreen)
     assert screen.context.replay is not None
     player = screen.context.replay.player
-    await told(pilot, lambda: player.jumps and not player.is_seeking)
+    await told(pilot, lambda: player.jumps and not player.is_seeking and screen.drawing.table.shown)
     return screen
 
 
