@@ -22,7 +22,7 @@ from gputop.commands.options import (
     stream_argv,
 )
 from gputop.commands.screen import Pacer, add_looks, import_asyncio, looks_of, use_terminal, watch
-from gputop.system import screenstate, tty
+from gputop.system import tty
 from gputop.system.console import draws_ascii, notify
 from gputop.system.errors import UserError
 from gputop.system.imports import import_msgspec
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from gputop.commands.screen import Guide
     from gputop.stream.session import Session
+    from gputop.system.screenstate import Saved
     from gputop.tui.draw.view import View
 
 EXAMPLES = """examples:
@@ -98,6 +99,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     leave_root(*SCREEN)
     # The collector starts during the imports, so that the screen begins with data.
     return_freed_memory()
+    from gputop.system import screenstate  # imports msgspec, as the next ones do
     from gputop.tui.draw.view import View
 
     view = View(pid=args.pid, user=args.user, readonly=args.readonly, ascii_only=draws_ascii(args.ascii))
@@ -135,7 +137,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     return code
 
 
-def _begin_as_left(view: View, left: screenstate.Saved) -> None:
+def _begin_as_left(view: View, left: Saved) -> None:
     """Make the view what the last screen was when it was left."""
     from gputop.tui.draw.table import SORTS
 

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from gputop.system import config, screenstate, tty
+from gputop.system import config, tty
 from gputop.system.console import draws_ascii
 from gputop.system.errors import UserError
 from gputop.system.imports import without
@@ -52,6 +52,7 @@ def use_terminal(instead: str) -> None:
 
 def looks_of(args: argparse.Namespace, view: View, *, remote: bool) -> ScreenSettings:
     """Return the settings of a screen by the flags of `add_looks`, and the theme of the last one; ``view`` draws as they ask for."""
+    from gputop.system import screenstate
     from gputop.tui.feed import ScreenSettings
 
     view.ascii_only = draws_ascii(args.ascii)
