@@ -77,7 +77,7 @@ def test_around_a_command_its_exit_code_is_passed_on(tmp_path: Path, command: st
     frames = frames_of(path)
     assert len(frames) >= 3
     assert frames[0].key
-    assert os.getpid() in {proc.pid for proc in frames[0].procs}
+    assert os.getpid() in {proc.pid for frame in frames for proc in frame.procs}  # the first has the GPUs' processes, and few others
 
 
 def test_a_command_does_not_get_our_priority(tmp_path: Path) -> None:

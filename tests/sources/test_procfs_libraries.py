@@ -85,7 +85,7 @@ def test_libcuda_loaded_later_is_found(tmp_path: Path) -> None:
     fake.process(100, comm="python")
     fake.process(200, comm="trainer")
     reader = Reader(ProcfsSource(Settings(root=str(tmp_path))))
-    assert info(reader.beat(), 100).uses_cuda is False
+    assert info(reader.second(), 100).uses_cuda is False
     for pid in (100, 200):
         fake.write(f"proc/{pid}/maps", mapped("/usr/lib/libcuda.so.1.1", "/x/libtorch.so"))
     frames = [frame for _ in range(8) for frame in reader.second()]
@@ -98,7 +98,7 @@ def test_a_forked_child_maps_what_its_parent_did(tmp_path: Path) -> None:
     fake = FakeProc(tmp_path)
     fake.process(100, maps=mapped("/x/libcuda.so.1", "/x/libtorch.so"))
     reader = Reader(ProcfsSource(Settings(root=str(tmp_path))))
-    reader.beat()
+    reader.second()
     (tmp_path / "proc/100/maps").unlink()
     fake.process(110, ppid=100, comm="pt_data_worker")
     fake.process(111, ppid=100, comm="sh", cmdline=b"sh\0")

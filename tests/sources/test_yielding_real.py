@@ -41,12 +41,15 @@ def burner(scope: ExitStack, own_session: bool, group: Path | None = None) -> in
 
 
 def fix_for(hog: int, job: int) -> str:
-    """As the diagnosis would say it, from one frame of the real /proc."""
-    source, frame, board = ProcfsSource(Settings()), Frame(0, time.monotonic_ns(), key=True), Board()
+    """The diagnosis's own command, from the frames of the real /proc that have both."""
+    source, board, number = ProcfsSource(Settings()), Board(), 0
     source.open()
-    source.read(Beat(frame.t_ns, 0, True), frame)
+    while not {hog, job} <= board.infos.keys():
+        frame = Frame(number, time.monotonic_ns(), key=not number)
+        source.read(Beat(frame.t_ns, number, frame.key), frame)
+        board.fold(frame)
+        number += 1
     source.close()
-    board.fold(frame)
     header = make_header(Settings())
     version = 2 if cgroup.is_v2("cpu") else 1
     [fix] = shell.fixes([Taker(hog, "hog", 1.0, info=board.infos[hog])], board.infos[job], version, header.autogroup)

@@ -234,7 +234,7 @@ async def test_the_past_and_a_second_reading(make_app: MakeApp, victim: Victim) 
         victim.process.kill()
         victim.process.wait()
         await pilot.press("r")
-        await until(pilot, lambda: "is gone" in text(app), "that it is gone")
+        await until(pilot, lambda: "has ended" in text(app), "that it has ended")
         assert box._began_s is None
         assert "hunter2" not in text(app)
 

@@ -1,7 +1,7 @@
 """Training in C++ with the optimizer moved to the host, as ZeRO-Offload does: gradients come out, Adam runs on the CPU, weights go back.
 
-Truth: the GPU waits (input-bound) because the main thread of `ds_train` and one helper run Adam for 70 ms after each step of 34 ms, between
-the copy out and the copy in (main-thread-preprocessing: work of the host that nothing overlaps with). Batches are there in time: their
+Truth: the GPU waits (wait-heavy) because the main thread of `ds_train` and one helper run Adam for 70 ms after each step of 34 ms, between
+the copy out and the copy in (host-optimizer: work of the host that nothing overlaps with). Batches are there in time: their
 queue is full and the loading thread sleeps. Nobody else is a victim or to blame. Lost: 0.67 of the GPU's time. The optimizer on the GPU, or
 delayed updates that overlap with the next step, would fix it; more loading threads could not.
 """
@@ -69,5 +69,5 @@ def train(_trainer: Trainer) -> None:
     native.become("ds_train --zero 2 --offload-optimizer cpu --config gpt.json")
 
 
-_LABEL = Label("input-bound", "main-thread-preprocessing")
+_LABEL = Label("wait-heavy", "host-optimizer")
 SCENARIO = Scenario(_LABEL, train, partial(native.flag, name="offload"), partial(native.built, ds_train=_DS_TRAIN), needs=native.missing)
