@@ -72,7 +72,7 @@ def test_roles_are_assigned_from_proc(job: tuple[str, psutil.Process, Path]) -> 
     assert {with_gpu[pid].index for pid in workers} == set(range(WORKERS))
     assert {with_gpu[pid].trainer_pid for pid in workers} == {trainer.pid}
     assert "plain_train.py" in with_gpu[trainer.pid].label
-    without_gpu = assigned(frozenset(), lambda found: named(found, family, "worker") == workers)
+    without_gpu = assigned(frozenset(), lambda found: named(found, family, "worker") == workers and named(found, family, "trainer"))
     assert named(without_gpu, family, "trainer") == {trainer.pid}
 
 
