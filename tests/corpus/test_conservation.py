@@ -13,7 +13,7 @@ from tests.corpus import accuracy, split
 from tests.corpus.runs import load
 
 EACH = 6  # of the half `learn`, one run of so many is looked at
-MOST_UNBOOKED = 0.14  # of the loss in the mean, at leaves that no row of the table takes (measured: 0.09 with eBPF)
+MOST_UNBOOKED = 0.14  # of the loss in the mean, at leaves that no row of the table takes (measured: 0.13 in both modes)
 
 
 @pytest.mark.soak
@@ -25,7 +25,7 @@ def test_the_leaves_hold_all_the_loss_and_causes_most_of_it(monkeypatch: pytest.
         if job.idle is not None:
             found = sum(booked.share for booked in walk.leaves.values())
             assert found == pytest.approx(job.idle + sum(job.gpu_use.waste.values()) + job.gpu_use.turns, abs=1e-6), path.stem
-            if job.idle >= 0.2:
+            if job.idle >= 0.2 and run.label.symptom != "idle":  # an idle job loses nothing to a cause
                 unbooked.append(1.0 - sum(claim.share for claim in job.claims))
         for proc in (walk.trainer, *job.workers):
             assert sum(edge.share for edge in walk.edges[proc.pid]) == pytest.approx(1.0, abs=0.02), path.stem
