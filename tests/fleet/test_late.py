@@ -19,7 +19,7 @@ from tests.fleet.nodes import fleet as made
 from tests.fleet.splitting import Item
 
 WITHIN_S = 5.0
-HAS = "too-few-beside", "too-few-feeders", "cpu-contention-build", "cgroup-docker-update", "disk-jsonl-offsets", "gpu-throttle"
+HAS = "too-few-beside", "too-few-feeders", "cpu-contention-build", "cgroup-docker-update", "disk-cold", "gpu-throttle"
 """One of each kind, and one whose data come from a program that is none of its workers."""
 
 
