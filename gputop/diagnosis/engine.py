@@ -192,8 +192,10 @@ class Engine:
             return
         self._header = board.header
         seconds = (board.t_ns - before) / 1e9 if self._window.continues else 0.0
+        if not self._window.continues:
+            self._settled = Settled()  # bounds and findings of before the gap say nothing about a new window
         parties, shares = self._window.parties(board), self._window.shares()
-        if self._window.continues and self._settled.rests(board.t_ns, parties, shares):
+        if self._settled.rests(board.t_ns, parties, shares):
             self._hold(board, seconds)
             return
         facts = walked(self._window.facts(board))

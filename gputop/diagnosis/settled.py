@@ -52,7 +52,7 @@ class Settled:
         findings = {(one.job.trainer.pid, one.symptom, one.cause, one.phase.word) for one in standing}
         if awaits or parties != self._parties or findings != self._findings or any(map(_awaits, standing)):
             self._since_ns = t_ns
-            for stretch in (self._latest, self._earlier):  # what moved before was another state, or a window that was not full yet
+            for stretch in (self._latest, self._earlier):  # bounds of before are of another state, or of a window that was not full
                 stretch.lows, stretch.highs = {}, {}
         self._latest.add(shares)
         self._judged_ns, self._parties, self._findings = t_ns, parties, findings

@@ -121,3 +121,13 @@ class Always(Settled):
 def test_a_rest_ends_well_within_a_gap():
     """A longer one would empty the window."""
     assert min(policy.GAP_NS, policy.WINDOW_NS, policy.AWAY_NS) > policy.SELDOM_NS
+
+
+def test_after_a_gap_each_feed_is_judged_again(judged: list[int]):
+    """The window begins anew then, and is not full."""
+    scene = training(run=0.2).play(20, STEP_S)
+    scene.board.fold(scene.next_frame(policy.GAP_NS / 1e9 + 1))
+    scene.engine.feed(scene.board)
+    judged.clear()
+    scene.play(4, STEP_S)
+    assert len(judged) == 8
