@@ -117,7 +117,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
         from gputop.tui.feed import live_context
 
         session, pacer = Session(), Pacer()
-        session.engine.load_causes()  # messages about broken plug-ins come before the dashboard
+        session.engine.load_causes()  # unless `show_first` did: messages about broken plug-ins come before the dashboard
         calm_garbage_collection()
         look = looks_of(args, view, remote=args.host is not None)
         look.auto_stacks, look.caption, look.note = not args.no_auto_stacks, caption, left_behind()

@@ -50,6 +50,7 @@ def show_first(stream: ChildStream, view: View, keys: int = 0, drawing: int = 1)
     session = Session()
     for item in items:
         session.ingest(item)
+    session.engine.load_causes()  # messages about broken plug-ins would be lost on the alternate screen
     text = "\r\n".join(_drawn(line, view) for line in page(session, view, _MODE)[: view.height])
     tty.take(keys, drawing)
     for number in _ENDS:
@@ -90,7 +91,7 @@ def _is_ours(keys: int) -> bool:
 
 
 def _drawn(line: Line, view: View) -> str:
-    """The line, cut to the view's width, with its attributes."""
+    """The line, with its attributes."""
     from gputop.tui.draw import ascii_line, safe_line
 
     spans = ascii_line(line) if view.ascii_only else safe_line(line)
