@@ -327,6 +327,19 @@ def test_exec_tells_the_identity_anew(proc: FakeProc, reader: Reader) -> None:
     assert info(reader.second(), 100).cmdline == ["python", "eval.py"]
 
 
+def test_a_sleeper_whose_wait_is_refused_says_so_after_an_exec_too(proc: FakeProc, reader: Reader) -> None:
+    """A refusal is forgotten at an exec: a process that sleeps from then on is asked again, though its counters stand still."""
+    refused = proc.root / "proc/100/syscall"
+    refused.unlink()
+    refused.mkdir()
+    reader.beat()
+    assert info(reader.beat(hot={100}), 100).wait_unreadable == "is a directory"
+    proc.counters(100, stack=4096, slices=4)
+    news = [one.wait_unreadable for _ in range(20) for one in reader.beat(hot={100}).infos if one.pid == 100]
+    assert news[-1] == "is a directory"
+    assert sample(reader.beat(hot={100}), 100).syscall is None
+
+
 def test_changed_affinity_is_noticed(proc: FakeProc, reader: Reader) -> None:
     reader.beat()
     proc.identity(100, allowed="0")

@@ -277,7 +277,8 @@ class Process:
         return self.identity.refresh(self.stat, self._status.read(), titled)
 
     def retry(self) -> None:
-        """Try refused files again: the process runs another program."""
+        """Try refused files again: the process runs another program. One that sleeps since is read as if it had run."""
+        self._ran = True
         for file in (self._stat, self._sched, self._status, self._io, *((self._waits,) if self._waits else ())):
             file.retry()
 
