@@ -133,18 +133,19 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     for line in (*notes, look.note):  # the note on the screen ends with the first key
         if line:
             notify(line)
-    screenstate.save(screenstate.Saved(None if view.grows else view.window_s, view.sort, view.reverse, view.tree, app.theme))
+    screenstate.save(screenstate.Saved(None if view.grows else view.window_s, view.sort, view.reverse, view.tree, app.theme, view.columns))
     return code
 
 
 def _begin_as_left(view: View, left: Saved) -> None:
     """Make the view what the last screen was when it was left."""
-    from gputop.tui.draw.table import SORTS
+    from gputop.tui.draw.table import SORTS, TITLES
 
     view.grows = left.window_s is None
     view.window_s = left.window_s or view.window_s
     view.sort = left.sort if left.sort in SORTS else view.sort
     view.reverse, view.tree = left.reverse, left.tree
+    view.columns = tuple(title for title in left.columns if title in TITLES)
 
 
 def left_behind() -> str:

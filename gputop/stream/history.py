@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from math import nan
 from threading import local
 from typing import TypeAlias
 
 import zstandard
+
+from gputop.model.frame import SECOND_NS
 
 WINDOW_NS = 600 * 1_000_000_000  # ns kept
 STRETCH = 256  # ticks that are compressed together, and dropped together at the old end
@@ -127,9 +129,11 @@ class History:
 
     def __init__(self, interval_ns: int) -> None:
         self.capacity = max(600, min(WINDOW_NS // interval_ns, 36_000))  # ticks
+        self._stands = 11 * SECOND_NS // 10 // interval_ns  # ticks for which a reading taken once a second stands
         self.times = array("q")  # CLOCK_MONOTONIC ns of each tick
         self.series: dict[SeriesKey, HistoryColumn] = {}
         self.states: dict[int, StateRuns] = {}  # pid -> its states; codes of `gputop.stream.session.STATE_WORDS`
+        self.shares: dict[int, StateRuns] = {}  # pid -> CPU that it took, in eighths of a CPU; processes without states alone
         self.trimmed = 0  # ticks dropped at the old end so far: makes tick numbers absolute
 
     @property
@@ -162,21 +166,32 @@ class History:
 
     def put_state(self, pid: int, code: int, since_ns: int) -> None:
         """Set a process's state from ``since_ns`` to the current tick."""
-        states = self.states.get(pid)
-        if states is None:
-            states = self.states[pid] = StateRuns()
-        last = len(self.times)
-        states.put(code, max(bisect_left(self.times, since_ns + 1), last - 64), last)
+        self._put(self.states, pid, code, since_ns)
 
-    def forget_states(self, pids: set[int]) -> None:
-        for pid in pids:
-            self.states.pop(pid, None)
+    def put_share(self, pid: int, eighths: int, since_ns: int) -> None:
+        """Set the CPU that a process took from ``since_ns`` to the current tick; it stands until the process is read again."""
+        if eighths or pid in self.shares:
+            self._put(self.shares, pid, eighths, since_ns, self._stands)
+
+    def _put(self, kept: dict[int, StateRuns], pid: int, code: int, since_ns: int, stands: int = 0) -> None:
+        runs = kept.get(pid)
+        if runs is None:
+            runs = kept[pid] = StateRuns()
+        last = len(self.times)
+        runs.put(code, max(bisect_left(self.times, since_ns + 1), last - 64), last + stands)
+
+    def forget_ended(self, alive: Container[int]) -> None:
+        """Forget processes that have ended and of which nothing is on the axis."""
+        for kept in (self.states, self.shares):
+            for pid in [pid for pid, runs in kept.items() if pid not in alive and not runs.known]:
+                del kept[pid]
 
     def clear(self) -> None:
         self.trimmed += len(self.times)
         self.times = array("q")
         self.series.clear()
         self.states.clear()
+        self.shares.clear()
 
     def slice_of(self, start_ns: int, end_ns: int) -> tuple[int, int]:
         """Indices (first, last exclusive) of the ticks with ``start_ns <= t < end_ns``."""
@@ -203,13 +218,20 @@ class History:
 
         Between two ticks that of the later one holds, where it comes as soon as it should.
         """
-        states = self.states.get(pid)
-        if states is None:
+        return self._most(self.states, pid, start_ns, end_ns)
+
+    def share_cell(self, pid: int, start_ns: int, end_ns: int) -> int:
+        """The eighths of a CPU that a process took for most of the ticks from ``start_ns`` to ``end_ns``; 0 if unknown, or next to none."""
+        return self._most(self.shares, pid, start_ns, end_ns)
+
+    def _most(self, kept: dict[int, StateRuns], pid: int, start_ns: int, end_ns: int) -> int:
+        runs = kept.get(pid)
+        if runs is None:
             return 0
         first, last = self.slice_of(start_ns, end_ns)
         if first == last < len(self.times) and self.times[last] < 2 * end_ns - start_ns:
             last += 1
-        return states.most(first, last)
+        return runs.most(first, last)
 
     def at(self, key: SeriesKey, t_ns: int, back_ns: int) -> float:
         """The newest reading at ``t_ns`` that is at most ``back_ns`` old, or NaN."""
@@ -252,6 +274,6 @@ class History:
         del self.times[:STRETCH]
         for column in self.series.values():
             column.drop_stretch()
-        for states in self.states.values():
-            states.drop(STRETCH)
+        for runs in (*self.states.values(), *self.shares.values()):
+            runs.drop(STRETCH)
         self.trimmed += STRETCH

@@ -8,6 +8,7 @@ as one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import ceil
 from operator import attrgetter
 from typing import TypeVar
 
@@ -37,6 +38,7 @@ _RATES = tuple(
 """(field id, ((counter of bytes, rate that the driver gives instead), …)): the parts are summed."""
 _PSI = (("psi.cpu_pct", "cpu_some_ns"), ("psi.io_pct", "io_some_ns"), ("psi.memory_pct", "memory_some_ns"))
 _SYNCHRONIZE = "Synchronize"  # part of the name of each CUDA call that waits for the GPU
+NO_SHARE = 0.08  # eighths of a CPU (1 %) up to which a process counts as at rest
 T = TypeVar("T", DiskSample, NetSample)
 
 
@@ -149,6 +151,16 @@ def observe_workers(board: Board, frame: Frame, history: History) -> None:
         history.put("switches.per_s", 0, switches)
 
 
+def observe_shares(board: Board, frame: Frame, history: History) -> None:
+    """The CPU that each process without states took since it was last read, if any; see `History.shares`."""
+    for new in frame.procs:
+        old = board.procs.get(new.pid)
+        if old is None or old.start_ticks != new.start_ticks or new.t_ns <= old.t_ns or new.pid in history.states:
+            continue
+        took_ns = new.utime_ns + new.stime_ns - old.utime_ns - old.stime_ns
+        history.put_share(new.pid, min(8, ceil(8 * took_ns / (new.t_ns - old.t_ns) - NO_SHARE)), old.t_ns)
+
+
 def observe_probes(board: Board, frame: Frame, history: History) -> None:
     """The 99th percentile of run-queue delays and of CUDA synchronize calls that ended in this tick, from the eBPF probes; subject 0."""
     probes = frame.probes
@@ -202,4 +214,4 @@ def observe_memory(board: Board, frame: Frame, history: History) -> None:
 
 
 Observer = Callable[[Board, Frame, History], None]
-OBSERVERS: tuple[Observer, ...] = (observe_gpus, observe_host, observe_workers, observe_memory, observe_probes)
+OBSERVERS: tuple[Observer, ...] = (observe_gpus, observe_host, observe_workers, observe_memory, observe_probes, observe_shares)

@@ -134,7 +134,7 @@ class Session(Followed):
         """Keep what the engine found at ``t_ns``: states since ``since_ns``, verdict and ledger."""
         for pid, state in self.engine.states.items():
             self.history.put_state(pid, code_of(state), since_ns)
-        self.history.forget_states({pid for pid, states in self.history.states.items() if pid not in self.board.infos and not states.known})
+        self.history.forget_ended(self.board.infos)
         self._keep_verdict(t_ns, self.engine.verdict)
         if not self.ledgers or t_ns - self.ledgers[-1][0] >= KEPT_EVERY_NS:
             self.ledgers.append((t_ns, self.engine.ledger))

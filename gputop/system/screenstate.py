@@ -19,6 +19,7 @@ class Saved(msgspec.Struct):
     reverse: bool = False
     tree: bool = True
     theme: str = ""
+    columns: tuple[Annotated[str, msgspec.Meta(max_length=16)], ...] = ()  # of the process table; none: the width decides
 
 
 def path() -> str:

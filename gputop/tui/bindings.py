@@ -22,12 +22,12 @@ _REPLAY = Binding.Group("replay")
 _VIEW, _DO = Binding.Group("view"), Binding.Group("do")
 
 EVERYWHERE = [
-    Binding("q", "quit", "quit", id="quit"),
+    Binding("q,f10", "quit", "quit", id="quit"),
     Binding("ctrl+c", "quit", "quit", show=False, priority=True),
     Binding("ctrl+z", "suspend_process", "suspend", show=False, priority=True),
 ]
 LIVE = [
-    Binding("space", "pause", "pause or follow", id="pause", group=_TIME),
+    Binding("space", "pause", "pause or follow; on a selected trainer: fold its family", id="pause", group=_TIME),
     Binding("left,h", "scrub(-1)", "back in time", id="back", group=_TIME),
     Binding("right,l", "scrub(1)", "forward in time", id="forward", group=_TIME),
     Binding("shift+left,H", "scrub(-10)", "back by ten columns", id="back-far", group=_TIME),
@@ -42,11 +42,12 @@ LIVE = [
     Binding("pagedown,right_square_bracket", "move(10)", "ten processes down", id="page-down", group=_TABLE),
     Binding("pageup,left_square_bracket", "move(-10)", "ten processes up", id="page-up", group=_TABLE),
     Binding("home", "move(-100000)", "first process", id="first", group=_TABLE),
-    Binding("o", "sort", "sort by …", id="sort", group=_TABLE),
+    Binding("o,f6", "sort", "sort by …", id="sort", group=_TABLE),
+    Binding("f2", "columns", "columns of the table", id="columns", group=_TABLE),
     Binding("full_stop", "sort_step(1)", "next sort column", id="sort-next", group=_TABLE),
     Binding("comma", "sort_step(-1)", "previous sort column", id="sort-previous", group=_TABLE),
     Binding("backslash", "reverse", "reverse the order", id="reverse", group=_TABLE),
-    Binding("t", "tree", "families or a flat list", id="tree", group=_TABLE),
+    Binding("t,f5", "tree", "families or a flat list", id="tree", group=_TABLE),
     Binding("b", "bystanders", "show or hide bystanders", id="bystanders", group=_TABLE),
     Binding("slash", "filter", "filter", id="filter", group=_TABLE),
     Binding("escape", "clear", "clear selection and filter", id="clear", group=_TABLE),
@@ -63,7 +64,7 @@ LIVE = [
     Binding("R", "save", "save the last ten minutes to a file", id="save", group=_KEEP),
     Binding("asterisk", "tag", "tag a process", id="tag", group=_SIGNAL),
     Binding("I", "signal('INT')", "SIGINT to the tagged or selected", id="sigint", group=_SIGNAL),
-    Binding("T", "signal('TERM')", "SIGTERM", id="sigterm", group=_SIGNAL),
+    Binding("T,f9", "signal('TERM')", "SIGTERM", id="sigterm", group=_SIGNAL),
     Binding("K", "signal('KILL')", "SIGKILL", id="sigkill", group=_SIGNAL),
 ]
 REPLAY = [

@@ -28,6 +28,7 @@ from gputop.tui import bindings, clipboard
 from gputop.tui.bindings import HelpScreen
 from gputop.tui.box import Box, ConfirmScreen
 from gputop.tui.canvas import FilterLine
+from gputop.tui.columns_box import ColumnsScreen
 from gputop.tui.draw import duration, edges, gpus, table, why
 from gputop.tui.draw.search import why_unused
 from gputop.tui.draw.table import SORTS
@@ -48,6 +49,11 @@ SORT_KEYS = {
 SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
 _SHORT_NAMES = {"bandwidth": "bw", "switches": "sw"}  # in the prompt, which must fit 80 columns
 _PROMPT_WIDE = 102  # columns from which the prompt has room for a word on capital letters
+
+
+def _bracketed(key: str, word: str) -> str:
+    """The word with its key in brackets: ``[n]atural``."""
+    return word.replace(key, f"[{key}]", 1) if key in word else f"[{key}] {word}"
 
 
 class Actions:
@@ -80,7 +86,9 @@ class Actions:
     # move in time, while the stream is read on
 
     def action_pause(self) -> None:
-        """Hold the screen, or follow the stream."""
+        """Fold the selected trainer's family; if none is selected, hold the screen, or follow the stream."""
+        if self.fold_selected():
+            return
         with self._session.lock:
             self._view.toggle_pause(self._session)
         self._drawing.redraw()
@@ -118,7 +126,7 @@ class Actions:
     def action_sort(self) -> None:
         """Wait for the letter of a sort order."""
         self._awaits_letter = True
-        letters = " ".join(f"{key} {_SHORT_NAMES.get(name, name)}" for key, name in SORT_KEYS.items())
+        letters = " ".join(_bracketed(key, _SHORT_NAMES.get(name, name)) for key, name in SORT_KEYS.items())
         self._drawing.show_note(f"sort {letters}{'  (capital: reversed)' if self._view.width >= _PROMPT_WIDE else ''}")
 
     def take_letter(self, event: events.Key) -> None:
@@ -150,6 +158,24 @@ class Actions:
         self._view.tree = not self._view.tree
         self._drawing.show_note("families together" if self._view.tree else "a flat list")
         self._drawing.redraw()
+
+    def fold_selected(self) -> bool:
+        """Fold or open the family of the selected trainer; False if no trainer of a family is selected."""
+        view = self._view
+        row = next((row for row in self._drawing.table.shown if row.pid == view.selected), None)
+        if row is None or not table.has_family(row, self._drawing.table.shown):
+            return False
+        self._fold(row.pid)
+        return True
+
+    def _fold(self, pid: int) -> None:
+        self._view.folded ^= {pid}
+        folded = pid in self._view.folded
+        self._drawing.show_note("the family has one row now: space opens it" if folded else "all rows of the family are shown")
+        self._drawing.redraw()
+
+    def action_columns(self) -> None:
+        self._open(ColumnsScreen(self._context, self._drawing.redraw))
 
     def action_bystanders(self) -> None:
         self._view.bystanders = not self._view.bystanders
@@ -198,8 +224,11 @@ class Actions:
         elif widget.id == "procs" and event.y == 0 and (order := table.order_at(view, event.x)):
             self._sort_by(order, view.sort == order and not view.reverse)
         elif widget.id == "procs" and 0 < event.y <= len(table_panel.shown) - view.top_row:
-            view.selected = table_panel.shown[view.top_row + event.y - 1].pid
-            if event.chain == 2:
+            row = table_panel.shown[view.top_row + event.y - 1]
+            view.selected = row.pid
+            if table.fold_at(view, row, event.x):
+                self._fold(row.pid)
+            elif event.chain == 2:
                 await self._screen.run_action("details")
             self._drawing.redraw()
         elif widget.id == "lanes" and event.x >= view.label_width:

@@ -99,7 +99,10 @@ class ReplayActions(Actions):
     # the keys
 
     def action_pause(self) -> None:
-        """Play or pause; while looking back play on from the moment shown, at the end play from the start."""
+        """Play or pause; while looking back play on from the moment shown, at the end play from the start; fold the selected trainer's
+        family instead, if one is selected."""
+        if self.fold_selected():
+            return
         player, playback, at_ns = self._player, self._player.playback, self._view.at_ns
         if at_ns is not None:
             player.seek(at_ns)

@@ -38,25 +38,26 @@ _DARK = {
     "head": "bold underline", "running": "green", "runnable": "bold bright_red", "disk": "bright_blue", "memory": "bright_magenta",
     "throttled": "bright_yellow", "blocked": "magenta", "ahead": "bright_black", "stopped": "reverse", "computing": "green",
     "waiting-data": "yellow", "waiting-gpu": "cyan", "transfer": "blue", "starving": "bold bright_red", "incident": "bold yellow",
+    "culprit": "dark_orange",
 }  # fmt: skip
 _LIGHT = _DARK | {
     "crit": "bold red", "warn": "dark_orange3", "accent": "blue", "lane": "blue", "starving": "bold red",
     "runnable": "bold red", "throttled": "dark_orange3", "waiting-data": "dark_orange3", "disk": "blue", "memory": "magenta",
-    "incident": "bold dark_orange3",
+    "incident": "bold dark_orange3", "culprit": "magenta",
 }  # fmt: skip
 # Blue against orange, after Okabe and Ito: with every common kind of colour blindness they differ.
 _COLOUR_BLIND = _DARK | {
     "good": "#56b4e9", "warn": "#f0e442", "crit": "bold #e69f00", "lane": "#56b4e9", "lane2": "#009e73", "lane3": "#cc79a7",
     "running": "#56b4e9", "computing": "#56b4e9", "runnable": "bold #e69f00", "starving": "bold #e69f00", "disk": "#0072b2",
     "memory": "#cc79a7", "throttled": "#f0e442", "blocked": "#cc79a7", "waiting-data": "#f0e442", "waiting-gpu": "#009e73",
-    "transfer": "#0072b2", "incident": "bold #f0e442",
+    "transfer": "#0072b2", "incident": "bold #f0e442", "culprit": "#cc79a7",
 }  # fmt: skip
 _NIGHT = _DARK | {
     "dim": "#7f849c", "held": "#585b70", "accent": "#89dceb", "good": "#a6e3a1", "warn": "#f9e2af", "crit": "bold #f38ba8",
     "lane": "#89b4fa", "lane2": "#a6e3a1", "lane3": "#cba6f7", "running": "#a6e3a1", "computing": "#a6e3a1",
     "runnable": "bold #f38ba8", "starving": "bold #f38ba8", "disk": "#89b4fa", "memory": "#f5c2e7", "throttled": "#fab387",
     "blocked": "#cba6f7", "ahead": "#7f849c", "waiting-data": "#f9e2af", "waiting-gpu": "#94e2d5", "transfer": "#74c7ec",
-    "incident": "bold #f9e2af",
+    "incident": "bold #f9e2af", "culprit": "#fab387",
 }  # fmt: skip
 
 _ATTRIBUTES = ("bold", "underline", "reverse")

@@ -108,7 +108,8 @@ async def test_a_wide_command_is_folded_once(make_app: MakeApp) -> None:
     infos[scene.HOG] = replace(infos[scene.HOG], cmdline=["A漢🚀" * 40])
     app = make_app(session)
     async with app.run_test(size=(120, 40)) as pilot:
-        await pilot.press("end", "pageup", "pagedown", "pagedown", "enter")
+        app.context.view.selected = scene.HOG
+        await pilot.press("enter")
         await pilot.pause()
         text = app.screen.query_one(Scrolled).text
         rows = [row for row in text.split("\n") if "漢" in row]

@@ -34,7 +34,7 @@ async def test_the_users_keys_work_and_are_named(make_app: MakeApp) -> None:
         await pilot.press("p")
         assert "PAUSED" in part(app, "header")[0]
         named = {command.title: command.help for command in app.get_system_commands(main(app))}
-        assert named["Pause or follow"] == "key p"
+        assert named["Pause or follow; on a selected trainer: fold its family"] == "key p"
         assert named["Back to now"] == "key End or `"
         assert named["Filter"] == "key /"
         assert "Next GPU" in named

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputop.system.text import cut, fit
 from gputop.tui.draw import Span
@@ -20,11 +21,20 @@ class TableColumn(Struct, frozen=True):
     left: bool = False  # whether its text is aligned to the left
     order: str | None = None  # the sort order that a click on its title chooses
     fills: bool = False  # whether a long text takes the blank behind it, too
+    help: str = ""
+    needs: str = ""  # the fact without which it has nothing to show
+    grows: tuple[tuple[int, int], ...] = ()  # (terminal's columns from which on, width)
+
+    def grown(self, terminal: int) -> TableColumn:
+        """The column as wide as it is in a terminal of so many columns."""
+        return replace(self, width=max((width for least, width in self.grows if terminal >= least), default=self.width))
 
 
-def titles(columns: Sequence[TableColumn]) -> str:
-    """The titles, each above its column."""
-    return "".join(fit(one.title, one.width) if one.left else f"{one.title:>{one.width - 1}} " for one in columns)
+def titles(columns: Sequence[TableColumn], order: str = "", reverse: bool = False) -> str:
+    """The titles, each above its column; that of the column by which rows are sorted has a mark."""
+    marks = {order: "▲" if reverse else "▼"} if order and order != "natural" else {}
+    named = [(one, one.title + marks.get(one.order or "", "")) for one in columns]
+    return "".join(fit(text, one.width) if one.left else f"{text:>{one.width - 1}} "[-one.width :] for one, text in named)
 
 
 def cells(columns: Sequence[TableColumn], *row: object, chosen: str = "") -> list[Span]:

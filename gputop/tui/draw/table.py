@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import lru_cache
+from itertools import takewhile
 from math import ceil
 
 from msgspec import Struct
@@ -22,7 +23,7 @@ from gputop.stream.history import History
 from gputop.stream.session import Session, word_of
 from gputop.system.privilege import INITIAL_PID_NAMESPACE
 from gputop.system.text import clean, fit
-from gputop.tui.draw import Line, Span
+from gputop.tui.draw import Line, Span, duration
 from gputop.tui.draw.columns import TableColumn, cells, titles, total
 from gputop.tui.draw.lanes import RollingCells, level, merge, with_cursor
 from gputop.tui.draw.search import matches
@@ -31,14 +32,18 @@ from gputop.tui.draw.view import Axis, View
 SPAN_NS = SECOND_NS  # rates in the table are over the last second: shorter ones change faster than anyone reads
 LEAST_BYSTANDER_PCT = 1.0  # % of a CPU from which a process outside the training has a row
 _KERNEL_STATES = {"R": "running", "S": "sleeping", "D": "disk", "T": "stopped", "t": "traced", "Z": "zombie", "I": "idle"}
-JOB_FROM = 200  # columns from which the table has one for pod, Slurm job or container
+MOST_WORDS, MOST_ARGUMENTS = 64, 200  # words of a command line in which the program's name is looked for; characters shown behind the name
 _NO_GPU = (99,)  # sorts families without a GPU behind the others
 GLYPHS = {
     "": " ", "running": "▄", "computing": "▄", "runnable": "▒", "disk": "▪", "memory": "◆", "throttled": "▼", "blocked": "–",
     "ahead": "·", "stopped": "■", "waiting-data": "░", "waiting-gpu": "▂", "transfer": "►", "sleeping": " ", "dead": "×",
 }  # fmt: skip
 STARVING_GLYPH = "█"
+WIDE_FROM = 110  # columns of a terminal from which on STATE has room for how much of the host a culprit takes
+SHARES = " ▁▂▃▄▅▆▇▇"  # eighths of a CPU; never a whole cell: rows under each other stay apart
+CULPRIT_MARK, OPEN, FOLDED = "◄", "▾", "▸"
 INFERRED_MARK = "~"
+MOST_PINNED = 3  # culprits under a trainer; more would take the rows of its workers
 HIDDEN = "bystanders hidden (b)"
 
 
@@ -66,7 +71,13 @@ class ProcessRow(Struct):
     gpu: str = ""  # on which GPUs, see `place_of`
     start_ticks: int = 0
     command: str = ""
-    job: str = ""  # its pod, Slurm job or container; only where there is room for it, or a search
+    job: str = ""  # its pod, Slurm job or container
+    arguments: str = ""  # what follows the program's name in the command line
+    elapsed_s: float | None = None  # s since it was started
+    hurts: int | None = None  # the trainer that lacks what it takes
+    takes: tuple[str, str] = ("", "")  # how much a culprit takes, in few words and in more
+    branch: str = ""  # the line from the trainer's row to that of a process of its family
+    hidden: int = 0  # processes of its family whose rows are folded
 
 
 Key = Callable[[ProcessRow], float]
@@ -102,7 +113,10 @@ def rows(session: Session, view: View) -> list[ProcessRow]:
     older, newer = session.boards_around(view.at_ns, SPAN_NS)
     table = _RowBuilder(session, view, older, newer, session.feeders_at(newer) | session.roles_at(newer))
     found = [row for row in table.all() if _is_wanted(row, newer.infos.get(row.pid), view)]
-    return _ordered(found, view)
+    view.facts = frozenset(
+        title for title, known in (("GPU", len(newer.gpus) > 1), ("JOB", any(row.job for row in found))) if known
+    )  # fmt: skip
+    return _branched(_folded(_ordered(found, view), view)) if view.tree else _ordered(found, view)
 
 
 class _RowBuilder:
@@ -112,10 +126,19 @@ class _RowBuilder:
         self.session, self.view, self.older, self.newer, self.roles = session, view, older, newer, roles
         self.switched = ProbedSwitches(older, newer)
         self.on_gpu = gpus_by_pid(newer)
+        self.guilty = culprits_at(session, view.at_ns)
+        self.cpus = newer.header.cpus or 0
 
     def all(self) -> list[ProcessRow]:
-        shown = [self.row(pid) for pid in sorted(self.roles, key=self._place) if not self._is_idle_compiler(pid)]
-        shown += [self.row(pid) for pid in sorted(self.on_gpu) if pid not in self.roles]
+        """Families, the first culprits of each under its trainer; GPU processes without a role; other culprits; bystanders."""
+        strangers = [pid for pid in self.guilty if pid not in self.roles and pid in self.newer.procs]
+        shown: list[ProcessRow] = []
+        for pid in sorted(self.roles, key=self._place):
+            if not self._is_idle_compiler(pid):
+                shown.append(self.row(pid))
+                shown += [self.row(taker) for taker in [one for one in strangers if self.guilty[one] == pid][:MOST_PINNED]]
+        known = {row.pid for row in shown}
+        shown += [self.row(pid) for pid in [*sorted(self.on_gpu), *strangers] if pid not in self.roles and pid not in known]
         if not self.view.hides_bystanders:
             shown += self._bystanders({row.pid for row in shown})
         return shown
@@ -156,19 +179,31 @@ class _RowBuilder:
         )  # fmt: skip
         if info is not None:
             row.start_ticks, row.command = info.start_ticks, clean(" ".join(info.cmdline) or info.comm)
-            if role is not None and (self.view.width >= JOB_FROM or self.view.pattern):
+            if role is None or role.kind == "trainer":
+                row.arguments = arguments_of(info)
+            if role is not None:
                 row.job = brief_of(info)
+            row.elapsed_s = self._elapsed_s(info.start_ticks)
         if sample is not None:
             row.rss_bytes = sample.rss_bytes
             before = self.older.procs.get(pid)
             if before is not None and (rates := proc_rates(before, sample, self.switched)):
                 _set_rates(row, rates)
+        if pid in self.guilty:
+            row.hurts, row.takes = self.guilty[pid], _takes(row.cpu_pct, self.cpus)
         if pid in self.on_gpu:
             entries = self.on_gpu[pid]
             row.gpu, row.gpu_mem_bytes = place_of(self.newer, entries), held_bytes(entries)
             row.sm_pct = mean_share([proc.sm_pct for proc in entries.values()])
             row.mem_bw_pct = mean_share([proc.mem_pct for proc in entries.values()])
         return row
+
+    def _elapsed_s(self, start_ticks: int) -> float | None:
+        header = self.session.header
+        if header is None:
+            return None
+        since_boot_ns = self.newer.t_ns + header.slept_ns_at(self.newer.t_ns)
+        return max(0.0, since_boot_ns / SECOND_NS - start_ticks / header.clock_tick_hz)
 
     def _who(self, pid: int, info: ProcInfo | None, role: Role | None) -> str:
         if role is not None and role.label:
@@ -211,6 +246,60 @@ def _cpu_pct(older: ProcSample | None, newer: ProcSample) -> float | None:
     return 100 * (newer.utime_ns + newer.stime_ns - older.utime_ns - older.stime_ns) / (newer.t_ns - older.t_ns)
 
 
+def culprits_at(session: Session, t_ns: int | None) -> dict[int, int | None]:
+    """Pid of each culprit of the verdict, and of the incidents that last, at ``t_ns`` (None is now) -> the trainer that lacks what it
+    takes; the verdict's first."""
+    at_ns = session.now_ns if t_ns is None else t_ns
+    verdict = session.verdict_at(t_ns)
+    lasting = [one for one in session.engine.incidents if one.start_ns <= at_ns and (one.end_ns is None or at_ns <= one.end_ns)]
+    found: dict[int, int | None] = {}
+    for trainer_pid, takers in [(verdict.trainer_pid, verdict.culprits), *((one.trainer_pid, one.culprits) for one in lasting)]:
+        for taker in takers:
+            found.setdefault(taker.pid, trainer_pid)
+    return found
+
+
+def _takes(cpu_pct: float | None, cpus: int) -> tuple[str, str]:
+    """How much a culprit takes, in at most 13 characters and in at most 20."""
+    if cpu_pct is None:
+        return "culprit", "culprit"
+    brief = f"takes {cpu_pct / 100:.1f}"
+    return f"{brief} CPU", f"{brief} of {cpus} CPUs" if cpus else f"{brief} CPUs"
+
+
+def arguments_of(info: ProcInfo) -> str:
+    """The command line behind the program's name; empty if the name is not in it, as where a process has given itself a title."""
+    name = program_name(info)
+    for number, word in enumerate(info.cmdline[:MOST_WORDS]):
+        if word.rpartition("/")[2] == name or word == name:
+            return clean(" ".join(info.cmdline[number + 1 :]), MOST_ARGUMENTS)
+    return ""
+
+
+def _folded(found: list[ProcessRow], view: View) -> list[ProcessRow]:
+    """The rows without those of folded families, whose trainers count them."""
+    shown: dict[int, ProcessRow] = {}
+    for row in found:
+        head = shown.get(row.role.trainer_pid or 0) if row.depth and row.role else None
+        if head is not None and head.pid in view.folded:
+            head.hidden += 1
+            head.starving |= row.starving
+        else:
+            shown[row.pid] = row
+    return list(shown.values())
+
+
+def _branched(found: list[ProcessRow]) -> list[ProcessRow]:
+    """The rows with lines from each trainer to its family."""
+    below = False
+    for row in reversed(found):
+        if row.depth:
+            row.branch, below = "├ " if below else "└ ", True
+        elif row.hurts is None:
+            below = False
+    return found
+
+
 def _ordered(found: list[ProcessRow], view: View) -> list[ProcessRow]:
     if view.sort == "natural":
         return list(reversed(found)) if view.reverse else found
@@ -225,10 +314,15 @@ def _by_family(found: list[ProcessRow], key: Key, reverse: bool) -> list[Process
     """Families stay together: each is sorted inside, and the families by their first process in that order."""
     families: dict[int, list[ProcessRow]] = {}
     for row in found:
-        families.setdefault((row.role.trainer_pid if row.role else None) or row.pid, []).append(row)
+        families.setdefault((row.role.trainer_pid if row.role else row.hurts) or row.pid, []).append(row)
     pick = max if reverse else min
     ordered = sorted(families.values(), key=lambda family: pick(map(key, family)), reverse=reverse)
-    return [row for family in ordered for row in sorted(family, key=lambda row: (row.depth, -key(row) if reverse else key(row)))]
+    return [row for family in ordered for row in sorted(family, key=lambda row: (_rank(row), -key(row) if reverse else key(row)))]
+
+
+def _rank(row: ProcessRow) -> int:
+    """Place in a family: its trainer, who hurts it, its members."""
+    return 2 if row.depth else 1 if row.hurts is not None and row.role is None else 0
 
 
 # on which GPUs a process is, as the driver lists it
@@ -283,7 +377,8 @@ def _is_wanted(row: ProcessRow, info: ProcInfo | None, view: View) -> bool:
 
 def _texts(row: ProcessRow) -> tuple[str, ...]:
     """Texts in which a filter looks for its words."""
-    return str(row.pid), row.who.strip(), row.user, row.state, "starving" if row.starving else "", row.job, row.command
+    words = "starving" if row.starving else "", "culprit" if row.takes[0] else ""
+    return str(row.pid), row.who.strip(), row.user, row.state, *words, row.job, row.command
 
 
 # how it is drawn
@@ -291,18 +386,20 @@ def _texts(row: ProcessRow) -> tuple[str, ...]:
 
 def heading(view: View, lane_columns: int) -> Line:
     """Column titles, the sort order, and what is left out."""
-    order = "" if view.sort == "natural" else f"  by {SORTS[view.sort][0]}{' reversed' if view.reverse else ''}"
-    title = HIDDEN if view.hides_bystanders else "state lane, same axis" if lane_columns >= 40 else "state"
+    sorted_by = any(column.order == view.sort for column in columns_of(view))  # its title has a mark
+    order = "" if view.sort == "natural" or sorted_by else f"  by {SORTS[view.sort][0]}{' reversed' if view.reverse else ''}"
+    hidden = HIDDEN if lane_columns >= len(HIDDEN) else HIDDEN.partition(" ")[2]
+    title = hidden if view.hides_bystanders else "state lane, same axis" if lane_columns >= 40 else "state"
     chosen = view.chosen
     return [
-        (fit(titles(columns(view.width)), view.width - lane_columns), "head"),
+        (fit(titles(columns_of(view), view.sort, view.reverse), view.width - lane_columns), "head"),
         (fit(f"only {chosen}", lane_columns), "warn") if chosen else (fit(title + order, lane_columns), "head"),
     ]
 
 
 def lane_columns(view: View) -> int:
     """Columns of the state lanes: as many of the axis's as the table's own columns leave."""
-    return min(view.cells, view.width - total(columns(view.width)))
+    return min(view.cells, view.width - total(columns_of(view)) - 1)
 
 
 class TableDrawer:
@@ -314,7 +411,7 @@ class TableDrawer:
 
     def line(self, row: ProcessRow, view: View, history: History, axis: Axis, cursor: int | None) -> Line:
         """One process; a starving worker stands out by colour, glyph and word."""
-        return [*self._numbers_of(row, view, axis.columns), *with_cursor(self._lane(row.pid, history, axis), cursor)]
+        return [*self._numbers_of(row, view, axis.columns), *with_cursor(self._lane(row, history, axis), cursor)]
 
     def forget_all_but(self, rows: list[ProcessRow]) -> None:
         """Drop what is kept of processes that have no row any more."""
@@ -324,30 +421,36 @@ class TableDrawer:
                 del kept[pid]
 
     def _numbers_of(self, row: ProcessRow, view: View, lane_columns: int) -> list[Span]:
-        key = (row.pid == view.selected, row.pid in view.tagged, view.width, lane_columns)
+        key = (row.pid == view.selected, row.pid in view.tagged, columns_of(view), lane_columns)
         kept = self._numbers.get(row.pid)
         if kept is None or kept[0] is not row or kept[1] != key:
             kept = self._numbers[row.pid] = row, key, _draw_numbers(row, view, lane_columns)
         return kept[2]
 
-    def _lane(self, pid: int, history: History, axis: Axis) -> list[Span]:
-        if pid not in history.states:
+    def _lane(self, row: ProcessRow, history: History, axis: Axis) -> list[Span]:
+        pid, has_states = row.pid, row.pid in history.states
+        if not has_states and pid not in history.shares:
             self._cells.pop(pid, None)
             return [(" " * axis.columns, "")]
         cell_ns, newest = axis.cell_ns, history.times[-1] // axis.cell_ns
         cells = self._cells.setdefault(pid, RollingCells())
-        recent = max(2, 1 + ceil(FEED_EVERY_NS / cell_ns))  # the diagnosis gives the states since it was last asked
+        # The diagnosis gives the states since it was last asked; bystanders are read once a second.
+        recent = max(2, 1 + ceil((FEED_EVERY_NS if has_states else SPAN_NS) / cell_ns))
+        meaning = "culprit" if row.takes[0] else "dim"
 
         def make_cell(k: int) -> Span:
-            return glyph(history.state_cell(pid, k * cell_ns, (k + 1) * cell_ns))
+            if has_states:
+                return glyph(history.state_cell(pid, k * cell_ns, (k + 1) * cell_ns))
+            eighths = history.share_cell(pid, k * cell_ns, (k + 1) * cell_ns)
+            return (SHARES[eighths], meaning) if eighths else (" ", "")
 
-        return cells.spans(axis, newest, (history.trimmed,), make_cell, recent)
+        return cells.spans(axis, newest, (history.trimmed, has_states, meaning), make_cell, recent)
 
 
 def _draw_numbers(row: ProcessRow, view: View, lane_columns: int) -> list[Span]:
-    chosen = "selected" if row.pid == view.selected else "starving" if row.starving else ""
-    spans = cells(columns(view.width), row, view, chosen=chosen)
-    spans.append((" " * (view.width - total(columns(view.width)) - lane_columns), chosen if chosen == "selected" else ""))
+    chosen = "selected" if row.pid == view.selected else "culprit" if row.takes[0] else "starving" if row.starving else ""
+    spans = cells(columns_of(view), row, view, chosen=chosen)
+    spans.append((" " * (view.width - total(columns_of(view)) - lane_columns), chosen if chosen == "selected" else ""))
     return merge([span for span in spans if span[0]])
 
 
@@ -367,12 +470,22 @@ def _pid(row: ProcessRow, view: View) -> Span:
 
 
 def _who(row: ProcessRow, view: View) -> Span:
+    name = f"{row.who} {row.arguments}".rstrip()
+    if row.takes[0] and row.role is None:
+        owner = f" ({row.user})" if row.user and not any(column.title == "USER" for column in columns_of(view)) else ""
+        return f"{CULPRIT_MARK} {row.who}{owner} {row.arguments}".rstrip(), "culprit"
+    if row.takes[0]:
+        name = f"{CULPRIT_MARK} {name}"
     if row.role and row.role.kind == "trainer":
-        return f"▾ {row.who}" if view.tree else row.who, "title"
-    return "  " * row.depth + row.who, "" if row.role else "dim"
+        if not view.tree:
+            return name, "title"
+        return f"{FOLDED} +{row.hidden} {name}" if row.hidden else f"{OPEN} {name}", "title"
+    return ("  " + row.branch if row.depth else "") + name, "" if row.role else "dim"
 
 
-def _state_cell(row: ProcessRow, _view: View) -> Span:
+def _state_cell(row: ProcessRow, view: View) -> Span:
+    if row.takes[0]:
+        return row.takes[view.width >= WIDE_FROM], "culprit"
     mark = INFERRED_MARK * row.inferred
     if row.starving:
         return f"● STARVING{mark}", "starving"
@@ -408,39 +521,75 @@ def size(value: float) -> str:
     return ""
 
 
+def _elapsed(row: ProcessRow, _view: View) -> Span:
+    return ("–" if row.elapsed_s is None else duration(row.elapsed_s)), "dim"
+
+
 _COLUMNS = (
-    TableColumn("PID", 8, _pid, order="pid", fills=True),
-    TableColumn("USER", 9, lambda row, _: (row.user, "dim"), 170, left=True, order="user"),
-    TableColumn("JOB", 20, lambda row, _: (row.job, "dim"), JOB_FROM, left=True),
-    TableColumn("GPU", 4, lambda row, _: (row.gpu, ""), 130, order="natural"),
-    TableColumn("WHO", 20, _who, left=True, order="natural"),
-    TableColumn("STATE", 13, _state_cell, left=True, fills=True),
-    TableColumn("CPU%", 6, _number("cpu_pct"), order="cpu"),
-    TableColumn("RUNQ%", 6, _number("runq_pct", "runq.pct"), order="runq"),
-    TableColumn("DISK%", 6, _number("disk_pct", "psi.io_pct"), 120),
-    TableColumn("IO/s", 6, _bytes("disk_bytes_per_s"), 180),
-    TableColumn("SW/s", 7, _number("switches_per_s"), 100, order="switches"),
-    TableColumn("INV/s", 7, _number("invol_per_s"), 120),
-    TableColumn("RSS", 6, _bytes("rss_bytes"), 100, order="mem"),
-    TableColumn("GPU-MEM", 8, _bytes("gpu_mem_bytes"), order="gpu-mem"),
-    TableColumn("SM%", 5, _number("sm_pct"), 130, order="sm"),
+    TableColumn("PID", 8, _pid, order="pid", fills=True, help="process id; * is tagged"),
+    TableColumn("USER", 9, lambda row, _: (row.user, "dim"), 170, left=True, order="user", help="user that runs it"),
+    TableColumn("JOB", 20, lambda row, _: (row.job, "dim"), 150, left=True, needs="JOB", help="pod, Slurm job or container"),
+    TableColumn("GPU", 4, lambda row, _: (row.gpu, ""), order="natural", needs="GPU", help="GPUs that it is on; 3:1 is a MIG device"),
+    TableColumn("WHO", 20, _who, left=True, order="natural", grows=((120, 26), (150, 32), (190, 44)), help="program and arguments"),
+    TableColumn("STATE", 13, _state_cell, left=True, fills=True, grows=((WIDE_FROM, 20),), help="what it does or waits for; ~ is inferred"),
+    TableColumn("CPU%", 6, _number("cpu_pct"), order="cpu", help="% of one CPU, all threads"),
+    TableColumn("RUNQ%", 6, _number("runq_pct", "runq.pct"), order="runq", help="% of time ready to run without a CPU, main thread"),
+    TableColumn("DISK%", 6, _number("disk_pct", "psi.io_pct"), 160, help="% of time waiting for block I/O"),
+    TableColumn("IO/s", 6, _bytes("disk_bytes_per_s"), 180, help="bytes a second from and to disks"),
+    TableColumn("SW/s", 7, _number("switches_per_s"), 150, order="switches", help="context switches a second, all threads"),
+    TableColumn("INV/s", 7, _number("invol_per_s"), 170, help="involuntary context switches a second"),
+    TableColumn("RSS", 6, _bytes("rss_bytes"), 100, order="mem", help="resident memory"),
+    TableColumn("GPU-MEM", 8, _bytes("gpu_mem_bytes"), order="gpu-mem", help="memory on all of its GPUs"),
+    TableColumn("SM%", 5, _number("sm_pct"), 130, order="sm", help="% of time its kernels ran, mean over its GPUs"),
+    TableColumn("TIME", 9, _elapsed, 130, order="time", help="time since it was started"),
 )
+TITLES = tuple(column.title for column in _COLUMNS)
+ALWAYS = ("PID", "WHO", "STATE")
+"""Columns without which a row says nothing."""
+
+
+def help_of(title: str) -> str:
+    """The column in words."""
+    return next(column.help for column in _COLUMNS if column.title == title)
 
 
 def order_at(view: View, x: int) -> str | None:
     """The sort order that the title at column ``x`` of the screen stands for; None if none does."""
     end = 0
-    for column in columns(view.width):
+    for column in columns_of(view):
         end += column.width
         if x < end:
             return column.order
     return None
 
 
+def has_family(row: ProcessRow, rows: list[ProcessRow]) -> bool:
+    """True if the row is a trainer's that has others of its family, shown or folded."""
+    if row.role is None or row.role.kind != "trainer":
+        return False
+    return row.hidden > 0 or any(one.depth and one.role is not None and one.role.trainer_pid == row.pid for one in rows)
+
+
+def fold_at(view: View, row: ProcessRow, x: int) -> bool:
+    """True if the mark that folds the row's family stands at column ``x`` of the screen."""
+    begin = sum(column.width for column in takewhile(lambda column: column.title != "WHO", columns_of(view)))
+    return view.tree and row.role is not None and row.role.kind == "trainer" and begin <= x < begin + 2
+
+
+def columns_of(view: View) -> tuple[TableColumn, ...]:
+    """The columns of the user's choice, else those that have something to show and fit the terminal."""
+    return columns(view.width, view.facts, view.columns)
+
+
 @lru_cache(maxsize=8)
-def columns(width: int) -> tuple[TableColumn, ...]:
-    """The columns that fit a terminal."""
-    fitting = tuple(column for column in _COLUMNS if width >= column.from_width)
+def columns(width: int, facts: frozenset[str] = frozenset(), chosen: tuple[str, ...] = ()) -> tuple[TableColumn, ...]:
+    """The columns that fit a terminal. ``facts``: titles of columns that have something to show; ``chosen``: titles of the columns that
+    the user chose, none if the width decides."""
+    if chosen:
+        fitting = [one for one in _COLUMNS if one.title in chosen or one.title in ALWAYS]
+    else:
+        fitting = [one for one in _COLUMNS if width >= one.from_width and (not one.needs or one.needs in facts)]
+    fitting = [one.grown(width) for one in fitting]
     while len(fitting) > 3 and total(fitting) > width:
-        fitting = fitting[:-1]
-    return fitting
+        del fitting[-1]
+    return tuple(fitting)

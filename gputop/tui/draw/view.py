@@ -50,6 +50,9 @@ class View(Struct):
     width: int = 160
     height: int = 48
     top_row: int = 0
+    folded: set[int] = field(default_factory=set)  # pids of the trainers whose families have one row
+    columns: tuple[str, ...] = ()  # titles of the table's columns that the user chose; none: the width decides
+    facts: frozenset[str] = frozenset()  # titles of columns that have something to show only sometimes, and have it now
 
     @property
     def hides_bystanders(self) -> bool:

@@ -1,0 +1,145 @@
+"""The process table: culprits under the job that they hurt, folded families, columns by what there is to show and by choice."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputop.model.process import ProcInfo
+from gputop.stream.session import Session
+from gputop.system import screenstate
+from gputop.tui.columns_box import ColumnsScreen
+from gputop.tui.draw import table
+from gputop.tui.draw.table import SHARES, arguments_of, columns, rows
+from gputop.tui.draw.view import View
+from gputop.tui.widgets import Scrolled
+from tests.tui import scene
+from tests.tui.conftest import MakeApp
+from tests.tui.test_dashboard import main, part
+
+
+def at(app: object, pid: int) -> int:
+    """Row of a process on the screen, counted from the table's heading."""
+    return next(number for number, line in enumerate(part(app, "procs")) if f" {pid} " in line)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 35), (220, 60)])
+async def test_a_culprit_stands_under_the_trainer_that_it_hurts(make_app: MakeApp, size: tuple[int, int]) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        assert [at(app, pid) for pid in (scene.TRAINER, scene.HOG, *scene.WORKERS)] == [1, 2, 3, 4, 5, 6]
+        line = part(app, "procs")[2]
+        assert f"{table.CULPRIT_MARK} evil" in line
+        assert ("takes 0.9 of 4 CPUs" if size[0] >= table.WIDE_FROM else "takes 0.9 CPU") in line
+        assert SHARES[8] in line[-10:]
+        await pilot.press("b")
+        assert at(app, scene.HOG) == 2
+
+
+async def test_a_bystander_is_no_culprit_and_has_its_lane(make_app: MakeApp) -> None:
+    app = make_app(scene.session(starving=False))
+    async with app.run_test(size=(120, 35)) as pilot:
+        await pilot.pause()
+        line = part(app, "procs")[at(app, scene.HOG)]
+        assert at(app, scene.HOG) == 6
+        assert table.CULPRIT_MARK not in line
+        assert SHARES[8] in line[-10:]
+
+
+def test_culprits_of_one_sort_order_stay_with_their_job() -> None:
+    shown = rows(scene.session(), View(sort="cpu"))
+    assert [row.pid for row in shown[:2]] == [scene.TRAINER, scene.HOG]
+    flat = rows(scene.session(), View(sort="cpu", tree=False))
+    assert flat[0].pid == scene.HOG
+
+
+def test_many_culprits_leave_the_workers_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = scene.session()
+    hogs = [903, 904, 905, 906, 907]
+    for pid in hogs[1:]:
+        session.board.infos[pid], session.board.procs[pid] = session.board.infos[903], session.board.procs[903]
+    monkeypatch.setattr(table, "culprits_at", lambda *_: dict.fromkeys(hogs, scene.TRAINER))
+    shown = [row.pid for row in rows(session, View())]
+    assert shown == [scene.TRAINER, *hogs[:3], *scene.WORKERS, *hogs[3:]]
+
+
+async def test_a_family_is_folded_by_a_click_or_by_space(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 35)) as pilot:
+        await pilot.pause()
+        line = part(app, "procs")[1]
+        await pilot.click("#procs", offset=(line.index(table.OPEN), 1))
+        assert f"{table.FOLDED} +4 train.py" in part(app, "procs")[1]
+        assert not any(str(worker) in line for worker in scene.WORKERS for line in part(app, "procs"))
+        assert at(app, scene.HOG) == 2
+        await pilot.press("space")  # the click selected the trainer
+        assert at(app, scene.WORKERS[0]) == 3
+        assert app.context.view.end_ns is None
+        await pilot.press("escape", "space")
+        assert app.context.view.end_ns is not None
+
+
+@pytest.mark.parametrize(("gpus", "is_there"), [(1, False), (2, True), (8, True)])
+def test_the_gpus_column_is_there_where_there_are_several(gpus: int, is_there: bool) -> None:
+    view = View(width=80)
+    rows(scene.session(gpus=gpus), view)
+    assert ("GPU" in [column.title for column in table.columns_of(view)]) is is_there
+
+
+@pytest.mark.parametrize("width", range(20, 240, 20))
+def test_columns_fit_and_leave_room_for_the_lane(width: int) -> None:
+    fitting = columns(width, frozenset(("GPU", "JOB")))
+    assert sum(column.width for column in fitting) <= max(width, 41)
+    assert width < 120 or width - sum(column.width for column in fitting) >= 20
+
+
+async def test_columns_are_chosen_and_kept(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("f2")
+        assert isinstance(app.screen, ColumnsScreen)
+        assert "[x] CPU%" in app.screen.query_one(Scrolled).text
+        await pilot.press(*["down"] * table.TITLES.index("CPU%"), "space")
+        assert "[ ] CPU%" in app.screen.query_one(Scrolled).text
+        await pilot.press("home", *["up"] * 20, "space")  # PID stays
+        assert "[x] PID" in app.screen.query_one(Scrolled).text
+        await pilot.press("escape")
+        await pilot.pause()
+        assert "CPU%" not in part(app, "procs")[0]
+        assert "PID" in part(app, "procs")[0]
+        screenstate.save(screenstate.Saved(columns=app.context.view.columns))
+        assert "RUNQ%" in screenstate.load().columns
+        await pilot.press("f2", "a", "escape")
+        assert app.context.view.columns == ()
+        main(app).drawing.redraw()
+        assert "CPU%" in part(app, "procs")[0]
+
+
+@pytest.mark.parametrize(
+    ("cmdline", "arguments"),
+    [
+        (["python", "-u", "/srv/train.py", "--lr", "0.1"], "--lr 0.1"),
+        (["/usr/bin/ffmpeg", "-i", "a\x1b[2J.mp4"], "-i a·[2J.mp4"),
+        (["bash", "run.sh", "x"], "x"), (["nginx: worker process"], ""), ([], ""),
+    ],
+)  # fmt: skip
+def test_arguments_follow_the_programs_name(cmdline: list[str], arguments: str) -> None:
+    found = arguments_of(ProcInfo(1, 1, 0, 0, "u", (cmdline or ["kworker"])[0].rpartition("/")[2][:15], cmdline))
+    assert found == arguments
+
+
+def test_a_sorted_column_is_marked() -> None:
+    view = View(width=120, sort="cpu", reverse=True)
+    heading = "".join(text for text, _ in table.heading(view, 20))
+    assert "CPU%▲" in heading
+    view.reverse = False
+    assert "CPU%▼" in "".join(text for text, _ in table.heading(view, 20))
+
+
+def test_a_culprits_share_stands_until_it_is_read_again() -> None:
+    session: Session = scene.session()
+    history, now_ns = session.history, session.now_ns
+    assert history.share_cell(scene.HOG, now_ns - 100_000_000, now_ns + 1) == 8
+    assert not history.share_cell(scene.WORKERS[0], now_ns - 100_000_000, now_ns + 1)
+    history.tick(now_ns + 1_000_000_000)
+    assert history.share_cell(scene.HOG, now_ns + 1_000_000_000, now_ns + 1_000_000_001) == 8
