@@ -6,17 +6,21 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from textual import events
 from textual.binding import Binding
 from textual.keys import KEY_NAME_REPLACEMENTS, key_to_character
 
 from gputop.model.fields import FIELDS
 from gputop.stream.session import STATE_WORDS
-from gputop.tui.box import Box
-from gputop.tui.draw import Line
+from gputop.system.text import cell_width
+from gputop.tui.box import CLOSE_KEY, Box
+from gputop.tui.draw import Line, Span, folded, safe_line
+from gputop.tui.draw.search import matches
 from gputop.tui.draw.table import GLYPHS, STARVING_GLYPH
 from gputop.tui.feed import Context
 
 _TIME, _TABLE, _LOOK = Binding.Group("time"), Binding.Group("table"), Binding.Group("look closer")
+TWO_COLUMNS = 120  # columns from which the help has keys and signs beside each other
 _KEEP, _SIGNAL = Binding.Group("keep"), Binding.Group("signals (asked first; off with --readonly)")
 _REPLAY = Binding.Group("replay")
 _VIEW, _DO = Binding.Group("view"), Binding.Group("do")
@@ -27,6 +31,15 @@ EVERYWHERE = [
     Binding("ctrl+z", "suspend_process", "suspend", show=False, priority=True),
 ]
 LIVE = [
+    Binding("e", "explain", "why: the evidence and what to do", id="explain", group=_LOOK),
+    Binding("s", "stacks", "stacks of what is stalled, or of the selected process", id="stacks", group=_LOOK),
+    Binding("c", "copy_fix", "copy the command that would help", id="copy", group=_LOOK),
+    Binding("enter", "details", "one process", id="details", group=_LOOK),
+    Binding("z", "enlarge", "a lane with axes and percentiles", id="enlarge", group=_LOOK),
+    Binding("w", "contention", "who took CPU from whom", id="contention", group=_LOOK),
+    Binding("g", "gpu(1)", "next GPU", id="gpu", group=_LOOK),
+    Binding("G", "gpu(-1)", "previous GPU", id="gpu-previous", group=_LOOK),
+    Binding("question_mark,f1", "help", "this help", id="help", group=_LOOK),
     Binding("space", "pause", "pause or follow; on a selected trainer: fold its family", id="pause", group=_TIME),
     Binding("left,h", "scrub(-1)", "back in time", id="back", group=_TIME),
     Binding("right,l", "scrub(1)", "forward in time", id="forward", group=_TIME),
@@ -51,15 +64,6 @@ LIVE = [
     Binding("b", "bystanders", "show or hide bystanders", id="bystanders", group=_TABLE),
     Binding("slash", "filter", "filter", id="filter", group=_TABLE),
     Binding("escape", "clear", "clear selection and filter", id="clear", group=_TABLE),
-    Binding("s", "stacks", "stacks of what is stalled, or of the selected process", id="stacks", group=_LOOK),
-    Binding("e", "explain", "why: the evidence and what to do", id="explain", group=_LOOK),
-    Binding("c", "copy_fix", "copy the command that would help", id="copy", group=_LOOK),
-    Binding("w", "contention", "who took CPU from whom", id="contention", group=_LOOK),
-    Binding("enter", "details", "one process", id="details", group=_LOOK),
-    Binding("z", "enlarge", "a lane with axes and percentiles", id="enlarge", group=_LOOK),
-    Binding("g", "gpu(1)", "next GPU", id="gpu", group=_LOOK),
-    Binding("G", "gpu(-1)", "previous GPU", id="gpu-previous", group=_LOOK),
-    Binding("question_mark,f1", "help", "this help", id="help", group=_LOOK),
     Binding("r", "record", "record to a file, from now until r again", id="record", group=_KEEP),
     Binding("R", "save", "save the last ten minutes to a file", id="save", group=_KEEP),
     Binding("asterisk", "tag", "tag a process", id="tag", group=_SIGNAL),
@@ -68,6 +72,7 @@ LIVE = [
     Binding("K", "signal('KILL')", "SIGKILL", id="sigkill", group=_SIGNAL),
 ]
 REPLAY = [
+    *(one for one in LIVE if one.group == _LOOK),
     Binding("space", "pause", "play or pause; while looking back: play on from there", id="pause", group=_REPLAY),
     Binding("less_than_sign", "speed(-1)", "slower, down to 0.25×", id="slower", group=_REPLAY),
     Binding("greater_than_sign", "speed(1)", "faster, up to 64×", id="faster", group=_REPLAY),
@@ -82,7 +87,7 @@ REPLAY = [
     Binding("dollar_sign", "edge(1)", "go to the end", id="last", group=_REPLAY),
     Binding("a", "loop", "play in a loop, or once", id="loop", group=_REPLAY),
     Binding("end,grave_accent", "follow", "back to where the replay is", id="now", group=_REPLAY),
-    *(one for one in LIVE if one.id not in ("pause", "now", "record")),
+    *(one for one in LIVE if one.group != _LOOK and one.id not in ("pause", "now", "record")),
 ]
 NOT_IN_REPLAY = [one for one in LIVE if one.id == "record"]  # keys that a replay answers with a word, and does not list
 
@@ -128,6 +133,7 @@ FLEET_REPLAY = [
 
 _KEY_NAMES = {"escape": "Esc", "pagedown": "PgDn", "pageup": "PgUp"}
 _UNICODE_NAMES = {key: name for name, key in KEY_NAME_REPLACEMENTS.items()} | {"minus": "-"}
+_KEY_NAMES |= {f"f{number}": f"F{number}" for number in range(1, 13)}
 _KEY_NAMES |= {key: key.capitalize() for key in ("left", "right", "up", "down", "home", "end", "enter")}
 STATES = {
     "running": "on a CPU", "runnable": "ready to run, has no CPU", "disk": "waits for block I/O",
@@ -193,19 +199,61 @@ def key_taken_twice(bindings: Sequence[Binding], mapped: Mapping[str, str]) -> s
 class HelpScreen(Box):
     """`?`: keys, states, columns and lanes, from the registries that the screen uses."""
 
-    TITLE = "gputop: keys and signs   (↑↓ scroll, Esc closes)"
+    TITLE = "gputop: keys and signs   (↑↓ scroll, / finds, Esc closes)"
     REFRESH_S = 0.0
 
-    BINDINGS = [Binding("question_mark", "dismiss", "close", show=False)]
+    BINDINGS = [Binding("question_mark", "dismiss", "close", show=False), Binding("slash", "find", "find")]
+    FOOTER = (("/", "find", "find"), ("↑↓", "scroll", "scroll(1)"), CLOSE_KEY)
 
     def __init__(self, context: Context, keys: Sequence[Binding]) -> None:
         super().__init__(context)
         self._keys = keys
+        self._words: str | None = None  # what is looked for; None: nothing
+        self._is_typing = False
+
+    @property
+    def first_line(self) -> str:
+        """The title, or what is looked for."""
+        if self._words is None:
+            return self.TITLE
+        return f"find: {self._words}{'█   (Enter keeps it, Esc ends it)' if self._is_typing else '   (/ finds another, Esc closes)'}"
+
+    def action_find(self) -> None:
+        """Take what is typed as words to look for."""
+        self._words, self._is_typing = "", True
+        self.refresh_text()
+
+    def on_key(self, event: events.Key) -> None:
+        """Take what is typed while it is looked for."""
+        if not self._is_typing or self._words is None:
+            return
+        event.stop()
+        event.prevent_default()
+        if event.key in ("enter", "escape"):
+            self._is_typing = False
+            self._words = self._words if event.key == "enter" and self._words else None
+        elif event.key == "backspace":
+            self._words = self._words[:-1]
+        elif event.is_printable and event.character:
+            self._words += event.character
+        self.refresh_text()
 
     def lines(self) -> Sequence[Line]:
-        """Keys by group, then states, columns, lanes."""
-        out = _key_lines(self._keys, self.context.look.keys)
-        out += [[], [("states of trainers and workers", "head")]]
+        """Keys by group, and states, columns, lanes, beside each other where there is room; or only lines with the words looked for."""
+        keys, signs = _key_lines(self._keys, self.context.look.keys), self._signs()
+        if self._words:
+            found = [line for line in (*keys, *signs) if line and matches(self._words, ["".join(text for text, _ in line)])]
+            return found or [[("nothing has it", "dim")]]
+        if self.text_width < TWO_COLUMNS:
+            return [*keys, [], *signs]
+        room = self.text_width // 2 - 2
+        left, right = ([row for line in lines for row in folded(safe_line(line), room)] for lines in (keys, signs))
+        rows = max(len(left), len(right))
+        left, right = (column + [[]] * (rows - len(column)) for column in (left, right))
+        return [[*_padded(one, room + 2), *other] for one, other in zip(left, right, strict=True)]
+
+    def _signs(self) -> list[Line]:
+        out: list[Line] = [[("states of trainers and workers", "head")]]
         out.append([(f"  {STARVING_GLYPH} {'STARVING':<14}", "starving"), (STARVING_HELP, "")])
         out += [[(f"  {GLYPHS[word]} ", word), (f"{word:<14}", ""), (STATES[word], "")] for word in STATE_WORDS if word in STATES]
         out += [[], [("columns", "head")], *([(f"  {title:<16}", ""), (text, "")] for title, text in COLUMNS.items())]
@@ -215,6 +263,10 @@ class HelpScreen(Box):
         return out
 
 
+def _padded(line: Line, width: int) -> list[Span]:
+    return [*line, (" " * (width - sum(cell_width(text) for text, _ in line)), "")]
+
+
 def _key_lines(bindings: Sequence[Binding], mapped: Mapping[str, str]) -> list[Line]:
     out: list[Line] = []
     group = ""
@@ -222,7 +274,7 @@ def _key_lines(bindings: Sequence[Binding], mapped: Mapping[str, str]) -> list[L
         title = binding.group.description if binding.group else ""
         if title != group:
             group = title
-            out += [[], [(title, "head")]]
+            out += [[]] * bool(out) + [[(title, "head")]]
         names = " ".join(map(key_name, keys_of(binding, mapped)))
         out.append([(f"  {names:<16}", "accent"), (binding.tooltip or binding.description, "")])
     out += [[(f"  {'ctrl p':<16}", "accent"), ("palette: every action by name, and the themes", "")],

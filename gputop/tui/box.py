@@ -21,7 +21,7 @@ from gputop.stream.moment import moment_within
 from gputop.system import crash
 from gputop.system.errors import UserError, starting
 from gputop.system.text import even, fit
-from gputop.tui.draw import TOO_SMALL, Line, folded, is_too_small, safe_line, time_of_day
+from gputop.tui.draw import TOO_SMALL, Line, edges, folded, is_too_small, safe_line, time_of_day
 from gputop.tui.feed import Context
 from gputop.tui.terminal import LoneScreen
 from gputop.tui.widgets import Scrolled, palette
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gputop.recording.reader import Recording
 
 Found = TypeVar("Found")
+CLOSE_KEY: edges.Key = ("Esc", "close", "dismiss")
 SCROLLING = [
     Binding("down,j", "scroll(1)", "down", show=False),
     Binding("up,k", "scroll(-1)", "up", show=False),
@@ -43,6 +44,7 @@ class Box(LoneScreen):
 
     BINDINGS = [Binding("escape,q", "dismiss", "close"), *SCROLLING]
     TITLE = ""
+    FOOTER: Sequence[edges.Key] = (CLOSE_KEY,)  # keys in the last line of the screen while the box is open, by worth
     REFRESH_S = 1.0
     TAKES_ALL = False  # whether the box is as large as it may be, whatever it holds: what comes and folds must not make it jump
 
@@ -143,6 +145,14 @@ class Box(LoneScreen):
 
     def action_scroll(self, rows: int) -> None:
         self.page.scroll_rows(rows)
+
+    async def on_click(self, event: events.Click) -> None:
+        """Press the key that is named under the mouse in the last line of the screen."""
+        if event.screen_y != self.app.size.height - 1 or self.page.region.contains(event.screen_x, event.screen_y):
+            return
+        (line,) = edges.key_lines(self.view, "", self.FOOTER)
+        if action := edges.action_at("".join(text for text, _ in line), event.screen_x, self.FOOTER):
+            await self.run_action(action)
 
 
 class ConfirmScreen(ModalScreen[bool]):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from textual.binding import Binding
 
-from gputop.tui.box import Box
+from gputop.tui.box import CLOSE_KEY, Box
 from gputop.tui.draw import Line
 from gputop.tui.draw.table import ALWAYS, TITLES, columns_of, help_of
 from gputop.tui.feed import Context
@@ -22,6 +22,8 @@ class ColumnsScreen(Box):
         Binding("space,enter", "choose", "show or hide"),
         Binding("a", "automatic", "as the width allows"),
     ]
+
+    FOOTER = (("space", "show or hide", "choose"), ("a", "as the width allows", "automatic"), CLOSE_KEY)
 
     def __init__(self, context: Context, changed: Callable[[], None]) -> None:
         super().__init__(context)

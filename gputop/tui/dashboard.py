@@ -51,6 +51,12 @@ _SHORT_NAMES = {"bandwidth": "bw", "switches": "sw"}  # in the prompt, which mus
 _PROMPT_WIDE = 102  # columns from which the prompt has room for a word on capital letters
 
 
+def _asked(row: table.ProcessRow) -> str:
+    """A process in the question whether to signal it: pid, user, GPU, the whole command."""
+    place = f"  GPU {row.gpu}" if row.gpu else ""
+    return f"{row.pid} {row.who}  user {row.user or 'unknown'}{place}  {row.command}"
+
+
 def _bracketed(key: str, word: str) -> str:
     """The word with its key in brackets: ``[n]atural``."""
     return word.replace(key, f"[{key}]", 1) if key in word else f"[{key}] {word}"
@@ -129,16 +135,18 @@ class Actions:
         letters = " ".join(_bracketed(key, _SHORT_NAMES.get(name, name)) for key, name in SORT_KEYS.items())
         self._drawing.show_note(f"sort {letters}{'  (capital: reversed)' if self._view.width >= _PROMPT_WIDE else ''}")
 
-    def take_letter(self, event: events.Key) -> None:
-        """Sort by the letter after ``o``; any other key is what it always is."""
+    def take_letter(self, event: events.Key) -> bool:
+        """Sort by the letter after ``o``, and return True; any other key is what it always is."""
         if not self._awaits_letter:
-            return
+            return False
         self._awaits_letter = False
         letter = event.character or ""
-        if letter.lower() in SORT_KEYS:
-            event.stop()
-            event.prevent_default()
-            self._sort_by(SORT_KEYS[letter.lower()], letter.isupper())
+        if letter.lower() not in SORT_KEYS:
+            return False
+        event.stop()
+        event.prevent_default()
+        self._sort_by(SORT_KEYS[letter.lower()], letter.isupper())
+        return True
 
     def _sort_by(self, order: str, reverse: bool) -> None:
         self._view.sort, self._view.reverse = order, reverse
@@ -245,8 +253,15 @@ class Actions:
     # look closer: the boxes over the dashboard
 
     def _open(self, box: Box) -> None:
+        """Open the box; the last line of the screen has its keys until it is closed."""
+        self._show_keys(box.FOOTER)
         box.opens_alone = self._drawing.canvas.is_whole
-        self._screen.app.push_screen(box)
+        self._screen.app.push_screen(box, lambda _: self._show_keys(()))
+
+    def _show_keys(self, keys: Sequence[edges.Key]) -> None:
+        self._drawing.end_note()
+        self._drawing.keys.box_keys = keys
+        self._drawing.draw_all()
 
     def action_explain(self) -> None:
         self._open(WhyScreen(self._context))
@@ -352,7 +367,7 @@ class Actions:
             self._drawing.show_note(self._why_none(pids))
         else:
             targets = {row.pid: row.start_ticks for row in chosen.values()}
-            names = [f"{row.pid} {row.who}  {row.command[:60]}" for row in chosen.values()]
+            names = [_asked(row) for row in chosen.values()]
             question = f"Send SIG{name} to {len(targets)} process{'es' if len(targets) > 1 else ''}?"
             self._screen.app.push_screen(ConfirmScreen(question, names), lambda yes: self._signal(name, targets) if yes else None)
 
@@ -461,10 +476,13 @@ class DashboardScreen(LineScreen):
         self.drawing.draw_news()
 
     def on_key(self, event: events.Key) -> None:
-        """A key ends the note of the one before it, and may be the letter of a sort order."""
+        """A key ends the note of the one before it, and may be the letter of a sort order; one that does nothing is answered."""
         self.drawing.end_note()
         self.actions.end_waiting()
-        self.actions.take_letter(event)
+        if self.actions.take_letter(event) or self.filter_line.is_open:
+            return
+        if event.key not in self.active_bindings:
+            self.drawing.show_note(f"{bindings.key_name(event.key)} does nothing here: ? lists the keys")
 
     def filter_by(self, pattern: str) -> None:
         self.actions.filter_by(pattern)

@@ -21,9 +21,9 @@ from gputop.model.syscalls import syscall_names
 from gputop.sources.closeup.process import Descriptors, Limit, OpenSocket, Place, ProcessDetails, read
 from gputop.stream.session import Session, word_of
 from gputop.system.text import counted, cut, fit
-from gputop.tui.box import Box
-from gputop.tui.draw import Line, room_for, time_of_day
-from gputop.tui.draw.table import gpus_by_pid, place_of, size
+from gputop.tui.box import CLOSE_KEY, Box
+from gputop.tui.draw import Line, room_for, size, time_of_day
+from gputop.tui.draw.table import gpus_by_pid, place_of
 from gputop.tui.feed import Context
 
 SECTIONS = {"t": "threads", "f": "files", "c": "connections", "v": "environment", "l": "limits"}
@@ -56,6 +56,8 @@ class DetailsScreen(Box):
         Binding("r", "read", "read again"),
         Binding("enter", "dismiss", "close", show=False),
     ]
+
+    FOOTER = (("a", "open or fold all", "fold_all"), ("/", "find", "find"), ("r", "read again", "read"), CLOSE_KEY)
 
     def __init__(self, context: Context, pid: int) -> None:
         super().__init__(context)

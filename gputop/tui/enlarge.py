@@ -9,7 +9,7 @@ from textual.binding import Binding
 
 from gputop.model.fields import LANES
 from gputop.model.frame import SECOND_NS, Hardware
-from gputop.tui.box import Box
+from gputop.tui.box import CLOSE_KEY, Box
 from gputop.tui.draw import Line
 from gputop.tui.draw.lanes import Lane, all_lanes
 from gputop.tui.draw.view import times
@@ -34,6 +34,8 @@ class EnlargeScreen(Box):
         Binding("d", "distribution", "distribution"),
         Binding("z", "dismiss", "close", show=False),
     ]
+
+    FOOTER = (("→", "next lane", "lane(1)"), ("←", "lane before", "lane(-1)"), ("d", "distribution", "distribution"), CLOSE_KEY)
 
     def __init__(self, context: Context, time_shown: Time) -> None:
         super().__init__(context)

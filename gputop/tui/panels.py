@@ -451,8 +451,14 @@ class KeysPanel(Panel):
 
     def __init__(self, context: Context, time_shown: Time) -> None:
         super().__init__(context, time_shown)
-        self.keys = edges.LIVE_KEYS if context.replay is None else edges.REPLAY_KEYS
+        self._own_keys = edges.LIVE_KEYS if context.replay is None else edges.REPLAY_KEYS
+        self.box_keys: Sequence[edges.Key] = ()  # keys of the box that is open over the dashboard
         self.note = Note()
+
+    @property
+    def keys(self) -> Sequence[edges.Key]:
+        """The keys that do something now."""
+        return self.box_keys or self._own_keys
 
     def lines(self) -> Sequence[Line]:
         return edges.key_lines(self.context.view, self.note.text, self.keys)

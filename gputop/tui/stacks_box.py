@@ -15,7 +15,7 @@ from gputop.stacks.lines import TextLine, plain, weigh_stacks
 from gputop.stream.stalled import stalled_pids, waits
 from gputop.system.errors import UserError
 from gputop.system.text import cut
-from gputop.tui.box import Box
+from gputop.tui.box import CLOSE_KEY, Box
 from gputop.tui.draw import Line, duration, time_of_day
 from gputop.tui.feed import Context
 
@@ -53,6 +53,10 @@ class StacksScreen(Box):
         Binding("f", "write('folded')", "write for flame-graph tools"),
         Binding("s", "dismiss", "close", show=False),
     ]
+    FOOTER = (
+        ("r", "again", "take(False)"), ("n", "native", "take(True)"), ("t", "by line", "sample"), ("o", "off-CPU", "off_cpu"),
+        ("c", "copy", "copy"), ("w", "write", "write('txt')"), ("f", "folded", "write('folded')"), CLOSE_KEY,
+    )  # fmt: skip
     REFRESH_S = 0.0
     TAKES_ALL = True
 

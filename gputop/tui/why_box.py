@@ -15,7 +15,7 @@ from gputop.model.rates import pair_growth
 from gputop.model.roles import program_name
 from gputop.system.text import fit
 from gputop.tui import clipboard
-from gputop.tui.box import Box
+from gputop.tui.box import CLOSE_KEY, Box
 from gputop.tui.canvas import Note
 from gputop.tui.draw import Line, why
 from gputop.tui.feed import Context
@@ -36,6 +36,8 @@ class WhyScreen(Box):
         Binding("c", "copy(1)", "copy the first command"),
         *(Binding(str(n), f"copy({n})", f"copy command {n}", show=False) for n in range(1, 10)),
     ]
+
+    FOOTER = (("p", "prove", "prove"), ("c", "copy the fix", "copy(1)"), ("1-9", "copy that one", "copy(1)"), CLOSE_KEY)
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

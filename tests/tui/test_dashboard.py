@@ -456,7 +456,7 @@ async def test_a_click_on_a_key_that_is_named_presses_it(make_app: MakeApp, asci
         await click("verdict", 1, "[s]")
         assert isinstance(app.screen, StacksScreen)
         await pilot.press("escape")
-        await click("keys", 0, "scrub")
+        await click("keys", 0, "time")
         assert app.context.view.cursor_ns is not None
         await click("keys", 0, "help")
         assert isinstance(app.screen, HelpScreen)

@@ -14,9 +14,9 @@ from tests.tui.test_dashboard import main, part
     [
         ({"pause": "space,p"}, ""),
         ({"pause": "q", "quit": "ctrl+q"}, ""),
-        ({"nosuch": "x"}, "there is no action nosuch; there are quit, pause,"),
+        ({"nosuch": "x"}, "there is no action nosuch; there are quit, explain,"),
         ({"pause": "q"}, "q would be the key of both quit and pause"),
-        ({"pause": "?"}, "question_mark would be the key of both pause and help"),
+        ({"pause": "?"}, "question_mark would be the key of both help and pause"),
         ({"pause": "ctrl+c"}, "ctrl+c would be the key of both quit and pause"),
         ({"faster": "space"}, ""),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from gputop.model.process import ProcInfo
 from gputop.stream.session import Session
@@ -143,3 +144,58 @@ def test_a_culprits_share_stands_until_it_is_read_again() -> None:
     assert not history.share_cell(scene.WORKERS[0], now_ns - 100_000_000, now_ns + 1)
     history.tick(now_ns + 1_000_000_000)
     assert history.share_cell(scene.HOG, now_ns + 1_000_000_000, now_ns + 1_000_000_001) == 8
+
+
+async def test_a_key_that_does_nothing_is_answered(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 35)) as pilot:
+        await pilot.press("u", "7")
+        assert "7 does nothing here" in part(app, "keys")[0]
+        await pilot.press("t")
+        assert "does nothing" not in part(app, "keys")[0]
+
+
+@pytest.mark.parametrize(("key", "named"), [("e", "p prove"), ("z", "d distribution"), ("question_mark", "/ find"), ("f2", "space show")])
+async def test_the_last_line_has_the_keys_of_the_box_that_is_open(make_app: MakeApp, key: str, named: str) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 35)) as pilot:
+        dashboard = main(app)
+        before = dashboard.drawing.keys.widget.line_text(0)
+        await pilot.press(key)
+        line = dashboard.drawing.keys.widget.line_text(0)
+        assert named in line
+        await pilot.click(offset=(line.index("Esc close") + 1, 34))
+        await pilot.pause()
+        assert app.screen is dashboard
+        assert dashboard.drawing.keys.widget.line_text(0) == before
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_the_help_finds_words(make_app: MakeApp, size: tuple[int, int]) -> None:
+    app = make_app()
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("question_mark", "slash", *"quita", "backspace", "enter")
+        text = app.screen.query_one(Scrolled).text
+        assert "find: quit " in text
+        assert "ctrl c" in text
+        assert "families" not in text
+        await pilot.press("slash", "z", "q", "x")
+        assert "nothing has it" in app.screen.query_one(Scrolled).text
+        await pilot.press("escape")
+        assert "families" in app.screen.query_one(Scrolled).text
+        await pilot.press("escape")
+        assert app.screen is app.screen_stack[0]
+
+
+async def test_the_question_before_a_signal_has_user_gpu_and_the_whole_command(make_app: MakeApp) -> None:
+    session = scene.session()
+    infos = session.board.infos
+    infos[scene.TRAINER] = replace(infos[scene.TRAINER], cmdline=[*scene.COMMAND, "--out", "x" * 90 + "end"])
+    app = make_app(session)
+    async with app.run_test(size=(120, 35)) as pilot:
+        await pilot.press("down", "f9")
+        text = app.screen.query_one(Scrolled).text.replace("\n", "")
+        assert "user ada" in text
+        assert "GPU 0" in text
+        assert "xend" in text
+        await pilot.press("escape")

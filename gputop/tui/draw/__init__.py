@@ -73,3 +73,12 @@ def duration(seconds: float, tenths: bool = False) -> str:
     hours, minutes = divmod(minutes, 60)
     text = f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
     return text + (f".{tenth}" if tenths else "")
+
+
+def size(value: float) -> str:
+    """Bytes in at most six characters."""
+    for unit in ("B", "K", "M", "G", "T"):
+        if value < 1000 or unit == "T":
+            return f"{value:.0f}{unit}" if unit in "BK" or value >= 10 else f"{value:.1f}{unit}"
+        value /= 1024
+    return ""

@@ -14,13 +14,14 @@ from gputop.model.board import Board
 from gputop.model.frame import SourceState
 from gputop.stream.session import Session
 from gputop.system.text import ascii_text, cell_width, cut, fit
-from gputop.tui.draw import Line, Span, time_of_day
+from gputop.tui.draw import Line, Span, size, time_of_day
 from gputop.tui.draw.lanes import merge
 from gputop.tui.draw.view import View
 
 if TYPE_CHECKING:
     from gputop.stream.survey import IncidentSpan
 
+LEAST_SWAP_BYTES = 1 << 20  # swap in use from which on it is shown
 WIDE = 110  # columns of a terminal that has room for the verdict's keys next to the evidence
 VERDICT_COLOURS = {"high": "crit", "medium": "crit", "low": "warn", "info": "good"}  # severity -> colour
 _MARKS = {"ok": ("✓", "good"), "partial": ("~", "warn"), "off": ("off", "dim"), "unavailable": ("✗", "crit")}
@@ -29,16 +30,16 @@ Key = tuple[str, str, str]  # key, the word next to it, action
 COPY_KEY: Key = ("[c]", "copy", "copy_fix")
 VERDICT_KEYS: tuple[Key, ...] = (("[e]", "why", "explain"), ("[s]", "stacks", "stacks"))
 LIVE_KEYS: tuple[Key, ...] = (
-    ("q", "quit", "quit"), ("?", "help", "help"), ("space", "pause", "pause"), ("←→", "scrub", "scrub(-1)"),
-    ("s", "stacks", "stacks"), ("e", "explain", "explain"), ("z", "enlarge", "enlarge"), ("r", "record", "record"),
-    ("R", "save last 10 min", "save"), ("/", "filter", "filter"), ("o", "sort", "sort"), ("t", "tree", "tree"),
-    ("+-", "zoom", "zoom(1)"), ("^p", "palette", "command_palette"),
+    ("e", "why", "explain"), ("s", "stacks", "stacks"), ("space", "pause", "pause"), ("n", "incident", "incident(1)"),
+    ("?", "help", "help"), ("q", "quit", "quit"), ("/", "filter", "filter"), ("o", "sort", "sort"), ("←→", "time", "scrub(-1)"),
+    ("z", "enlarge", "enlarge"), ("+-", "zoom", "zoom(1)"), ("r", "record", "record"), ("R", "save 10 min", "save"),
+    ("F2", "columns", "columns"), ("t", "tree", "tree"), ("^p", "palette", "command_palette"),
 )  # fmt: skip
 REPLAY_KEYS: tuple[Key, ...] = (
-    ("q", "quit", "quit"), ("?", "help", "help"), ("space", "play", "pause"), ("<>", "speed", "speed(1)"),
-    ("←→", "scrub", "scrub(-1)"), ("()", "10 s", "jump(10)"), ("n", "incident", "incident(1)"), ("@", "go to", "moment"),
-    ("e", "explain", "explain"), ("s", "stacks", "stacks"), ("f", "step", "step(1)"), ("{}", "1 min", "jump(60)"),
-    ("a", "loop", "loop"), ("/", "filter", "filter"), ("z", "enlarge", "enlarge"), ("+-", "zoom", "zoom(1)"),
+    ("e", "why", "explain"), ("s", "stacks", "stacks"), ("space", "play", "pause"), ("n", "incident", "incident(1)"),
+    ("?", "help", "help"), ("q", "quit", "quit"), ("←→", "time", "scrub(-1)"), ("<>", "speed", "speed(1)"), ("@", "go to", "moment"),
+    ("()", "10 s", "jump(10)"), ("/", "filter", "filter"), ("f", "step", "step(1)"), ("z", "enlarge", "enlarge"),
+    ("{}", "1 min", "jump(60)"), ("a", "loop", "loop"), ("+-", "zoom", "zoom(1)"), ("F2", "columns", "columns"),
 )  # fmt: skip
 
 ENDS = 10  # columns of the clock time at either end of the bar
@@ -75,7 +76,19 @@ def _place(session: Session) -> str:
         parts.append(f"CUDA {nvml.detail.get('cuda', '')}" if nvml.detail.get("cuda") else "")
     if header.simulated:
         parts[1:] = [f"SIMULATED {'GPU' if len(names) < 2 else f'{len(names)} GPUs'}"]
-    return " · ".join(part for part in parts if part)
+    return " · ".join(part for part in (*parts, *_memory(session.board)) if part)
+
+
+def _memory(board: Board) -> list[str]:
+    """The host's memory, swap in use, and load."""
+    total, available, load = (board.host.get(name) for name in ("mem_total_bytes", "mem_available_bytes", "load1"))
+    swap, free = (board.host.get(name) for name in ("swap_total_bytes", "swap_free_bytes"))
+    out = []
+    if isinstance(total, int) and isinstance(available, int):
+        out.append(f"mem {size(total - available)} of {size(total)}")
+    if isinstance(swap, int) and isinstance(free, int) and swap - free >= LEAST_SWAP_BYTES:
+        out.append(f"swap {size(swap - free)}")
+    return out + ([f"load {load:.1f}"] if isinstance(load, float | int) else [])
 
 
 def _badges(board: Board) -> list[Span]:

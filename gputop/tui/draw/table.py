@@ -23,7 +23,7 @@ from gputop.stream.history import History
 from gputop.stream.session import Session, word_of
 from gputop.system.privilege import INITIAL_PID_NAMESPACE
 from gputop.system.text import clean, fit
-from gputop.tui.draw import Line, Span, duration
+from gputop.tui.draw import Line, Span, duration, size
 from gputop.tui.draw.columns import TableColumn, cells, titles, total
 from gputop.tui.draw.lanes import RollingCells, level, merge, with_cursor
 from gputop.tui.draw.search import matches
@@ -510,15 +510,6 @@ def _bytes(name: str) -> Callable[[ProcessRow, View], Span]:
         return ("–", "dim") if value is None else (size(value), "" if row.role else "dim")
 
     return cell
-
-
-def size(value: float) -> str:
-    """Bytes in at most six characters."""
-    for unit in ("B", "K", "M", "G", "T"):
-        if value < 1000 or unit == "T":
-            return f"{value:.0f}{unit}" if unit in "BK" or value >= 10 else f"{value:.1f}{unit}"
-        value /= 1024
-    return ""
 
 
 def _elapsed(row: ProcessRow, _view: View) -> Span:

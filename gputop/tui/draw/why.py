@@ -16,9 +16,8 @@ from gputop.findings.outlook import told
 from gputop.findings.path import factor, tree, who, without
 from gputop.findings.verdict import CAUSES, Evidence, Fix, Verdict, WhatIf
 from gputop.system.text import cell_width, clean, cut, figure, fit
-from gputop.tui.draw import Line, folded, room_for
+from gputop.tui.draw import Line, folded, room_for, size
 from gputop.tui.draw.edges import VERDICT_COLOURS
-from gputop.tui.draw.table import size
 
 if TYPE_CHECKING:
     from gputop.findings.verdict import Incident, Ledger
