@@ -192,12 +192,12 @@ class Seen:
         return asked and waited >= policy.MOST and 0.0 < paused(job, self.facts) < inf
 
     def rests_unasked(self) -> bool:
-        """True if the trainer has no requests: after steady work its GPU rests, longer than within any step, while its main thread waits
-        for others, and all others wait for requests themselves."""
+        """True if the trainer has no requests: its GPU rests after steady work, or its main thread does, longer than within any step,
+        while that thread waits for others, and all others wait for requests themselves."""
         job = self.job
         if job.loader.births or job.programs.stopped or job.programs.mute or job.ranks.absent or job.host_only:
             return False
-        rests = breaks_s(job) >= policy.PAUSE_S and job.pools.get("main.unasked", 0.0) >= policy.HALF
+        rests = max(breaks_s(job), job.trainer.rest_s) >= policy.PAUSE_S and job.pools.get("main.unasked", 0.0) >= policy.HALF
         return (rests or 0.0 < paused(job, self.facts) < inf) and is_left_alone(job)
 
     def has_not_worked_yet(self) -> bool:

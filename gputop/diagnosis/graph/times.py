@@ -12,7 +12,7 @@ from gputop.diagnosis.facts import feeders, waits
 from gputop.diagnosis.facts.capacity import capacity, is_held
 from gputop.diagnosis.facts.family import INPUT
 from gputop.diagnosis.facts.proc import ASKING, TURN, ProcFacts
-from gputop.diagnosis.graph import owners
+from gputop.diagnosis.graph import asked, owners
 from gputop.diagnosis.graph.edges import GIL, READY, RUN, Edge, Trail, edges_of, take
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy
@@ -335,6 +335,14 @@ class Times:
         pids = [pid for pid in feeders.at_other_ends(self.job) if pid in self.members]
         owed = sum(sum(self.owes(pid, frozenset(pids)).values()) for pid in pids)
         return pids if owed >= policy.TENTH else []
+
+    @cached_property
+    def unasked_here(self) -> bool:
+        """True if waits at the sockets of the trainer's peers are for work, not for the network: all peers are processes of this machine
+        that wait for requests themselves, and the main thread sleeps longer at a time than an answer takes. A peer that sleeps by a timer
+        has a request, and answers late."""
+        late = any(one.near and one.met[waits.TIMER] for one in self.members.values())
+        return self.trainer.rest_s >= policy.PAUSE_S and not late and asked.all_wait_to_be_asked(self.job)
 
     def is_program(self, edge: Edge) -> bool:
         """True if the job started the process that ended a sleep, or is fed by it; a process too short-lived to be seen counts as started

@@ -259,7 +259,7 @@ class Walk(Times):
         owed = {pid: self.owes(pid, frozenset(pids), kind == waits.NETWORK) for pid in pids}
         total = sum(sum(parts.values()) for parts in owed.values())
         explained = share if total >= policy.HALF * share else total
-        self.book(waits.NETWORK if kind == waits.NETWORK else "unasked", who, share - explained, trail)
+        self.book(waits.NETWORK if kind == waits.NETWORK and not self.unasked_here else "unasked", who, share - explained, trail)
         holder = "source" if self.serves_alone else "feeder"
         for parts in owed.values():
             for (pid, does), part in parts.items():
@@ -326,6 +326,8 @@ class Walk(Times):
         input_kind = kind in (waits.NETWORK, waits.PIPE) or (kind == waits.POLL and job.trainer.info.sockets != feeders.LISTENING)
         if input_kind and who == "main" and (fed := self.fed_here):
             self.to_members(proc, fed, share, who, trail, kind)
+        elif kind == waits.NETWORK and who == "main" and self.unasked_here:
+            self.book("unasked", who, share, trail)
         elif kind == waits.POLL and who == "main" and self.asked_over_network(trail):
             self.book("network", who, share, trail)
         elif programs and (who == "worker" or asked or not job.workers or kind == waits.CHILD):
@@ -350,6 +352,8 @@ class Walk(Times):
                 self.book("gil", who, mine, trail)
             elif word in (waits.PIPE, waits.NETWORK) and who == "main" and (fed := self.fed_here):
                 self.to_members(proc, fed, mine, who, trail, word)
+            elif word == waits.NETWORK and who == "main" and self.unasked_here:
+                self.book("unasked", who, mine, trail)
             elif word == waits.PIPE:
                 self.to_program(proc, mine, who, "thread's program", trail)
             else:
