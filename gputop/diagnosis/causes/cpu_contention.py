@@ -10,8 +10,10 @@ Abstains: the job wants more CPUs than exist anyway (worker-oversubscription), f
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gputop.diagnosis.causes import Finding, Judge, percent
-from gputop.diagnosis.facts.capacity import beside, capacity
+from gputop.diagnosis.facts.capacity import beside, capacity, wanted
 from gputop.diagnosis.facts.facts import Capacity, Taker
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.takers import MOST, blame, names_of
@@ -94,6 +96,47 @@ def _names(takers: list[Taker], cpus: Capacity) -> str:
 
 
 def _fixes(takers: list[Taker], job: WalkedJob, facts: WalkedFacts) -> list[Fix]:
+    others = _trainings_of(takers, job, facts)
+    theirs = {pid for other in others for pid in _pids_of(other, facts)}
+    strangers = [taker for taker in takers if taker.pid not in theirs]
+    shared = [*_sharing([job, *others], facts)] if others else []
+    return shared if others and not strangers else [*shared, *_yielding(strangers, job, facts)]
+
+
+def _trainings_of(takers: list[Taker], job: WalkedJob, facts: WalkedFacts) -> list[WalkedJob]:
+    """The other trainings with GPUs among the takers. Lower priority would cost their GPUs what this one gains."""
+    own, pids = job.ranks.kin | {job.trainer.pid}, {taker.pid for taker in takers}
+    others = (other for other in facts.jobs if other.gpus and other.trainer.pid not in own)
+    return [other for other in others if not pids.isdisjoint(_pids_of(other, facts))]
+
+
+def _pids_of(job: WalkedJob, facts: WalkedFacts) -> list[int]:
+    """Pids of a training and of what feeds it, the trainer's first."""
+    own = [job.trainer.pid, *(worker.pid for worker in job.workers)]
+    return own + sorted(pid for pid, trainer in facts.family.items() if trainer == job.trainer.pid and pid not in own)
+
+
+def _sharing(jobs: list[WalkedJob], facts: WalkedFacts) -> Iterator[Fix]:
+    """Fixes for trainings that take each other's CPUs, of which none is to lose what another gains: CPUs of its own for each, or fewer
+    processes of each."""
+    masks = [capacity(job, facts).allowed for job in jobs]
+    shared = sorted(frozenset.intersection(*masks))
+    uids = {job.trainer.info.uid for job in jobs}
+    names = joined(", ", [filled("{} ({})", job.trainer.role.label, job.trainer.pid) for job in jobs])
+    agreed = "" if len(uids) == 1 else ", once their users agree"
+    if len(shared) >= len(jobs):
+        counts, cpus = shell.divided([wanted(job) for job in jobs], len(shared)), iter(shared)
+        command = ""
+        for job, mask, count in zip(jobs, masks, counts, strict=True):
+            own = mask - {*shared} | {next(cpus) for _ in range(count)}
+            holds = shell.widening(shell.spell_cpus(own), _pids_of(job, facts))
+            command = holds if not command else filled("{:command}; {:command}", command, holds)
+        text = filled("Give each of {} CPUs of its own, as many as it wants or an equal part{}", names, agreed)
+        yield Fix(text, command if len(uids) == 1 else shell.as_root(command))
+    yield Fix(filled("Or start each of {} with fewer workers and threads, together no more than the {} shared CPUs", names, len(shared)))
+
+
+def _yielding(takers: list[Taker], job: WalkedJob, facts: WalkedFacts) -> list[Fix]:
     free = [taker for taker in takers if taker.pid != INIT and (taker.info is None or KTHREADD not in (taker.pid, taker.info.ppid))]
     most = max((taker.cores for taker in free), default=0.0)
     worth = [taker for taker in free if taker.cores >= policy.TENTH * most]

@@ -271,7 +271,9 @@ class Window:
             own = sorted(workers.get(trainer.pid, []), key=lambda worker: worker.role.index or 0)
             working = _without_finished(own)
             used = self._gpus.of(trainer, trainers, gpus)
-            cuda, loader = CudaFacts(self._points.calls(trainer.pid, used)), LoaderFacts(finished=len(own) - len(working))
+            calls = self._points.calls(trainer.pid, used)
+            cuda = CudaFacts(calls, self._points.sampled(trainer.pid) if calls is None else None)
+            loader = LoaderFacts(finished=len(own) - len(working))
             jobs.append(JobFacts(trainer, working, used, managers.get(trainer.pid, []), cuda=cuda, loader=loader))
         return feeders.with_lent(jobs, lambda job: self._woken_by(board, job))
 
@@ -306,7 +308,7 @@ class Window:
         counted = CudaFacts(job.cuda.calls, launches_per_s=launches.per_s if launches is not None else None)
         if counted.calls is not None:
             return counted if job.idle is None else replace(counted, calls=copied_beside(counted.calls, job.idle))
-        if (sampled := self._points.sampled(job.trainer.pid)) is None:
+        if (sampled := job.cuda.sampled) is None:
             return counted
         busy = [track.busy for track in self._gpus.tracks(job.gpus, parts=True)]
         sampled = replace(sampled, idle_beside_launches=self._launches.idle_beside(job.trainer.pid, busy))

@@ -37,6 +37,16 @@ def spell_cpus(cpus: frozenset[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
+def divided(wanted: Sequence[float], cpus: int) -> list[int]:
+    """Number of CPUs for each of those that want so many, at least one each: nobody gets more than it wants while another lacks some, and
+    those that lack some get equally many. What is left over goes to all in turn."""
+    given = [1] * len(wanted)
+    for _ in range(cpus - len(wanted)):
+        lacking = [i for i, want in enumerate(wanted) if given[i] < want]
+        given[min(lacking or range(len(wanted)), key=lambda i: given[i])] += 1
+    return given
+
+
 def widening(cpus: str, pids: Sequence[int]) -> str:
     """Command that lets all threads of the processes run on the CPUs of a list."""
     return filled("for p in {:pids}; do taskset -apc {:cpus} $p; done", pids, cpus)

@@ -102,6 +102,24 @@ def test_a_pipe_brings_requests_where_who_started_it_holds_the_other_end(other_e
     assert (scene.engine.phases[100].word == IDLE) == idle
 
 
+@pytest.mark.parametrize(
+    ("every_s", "look", "cause"),
+    [(2.0, AWAIT, "none"), (2.0, EPOLL, "none"), (1.3, AWAIT, "none"), (2.0, SLEEP, "network-io"), (0.4, AWAIT, "network-io")],
+    ids=["scheduler at its queue", "scheduler at its sockets", "more often", "server that sleeps before it answers", "answers in turn"],
+)
+def test_who_waits_at_the_socket_of_a_coordinator_without_requests_is_idle(every_s: float, look: dict, cause: str):
+    """A GPU worker of a task graph: the scheduler sends it a task now and then."""
+    scene = lone(0.0, SOCKET, sockets="connected", switches=0, other_ends=[300])
+    scene.add(Proc(300, ppid=1, comm="scheduler", cmdline=["scheduler"], looks=[look], info={"sockets": "listening"}))
+
+    def work(i: int) -> None:
+        asked = i % round(10 * every_s) == 0
+        scene.gpus[0]["util_pct"], scene.procs[100].run = (80.0, 0.1) if asked else (0.0, 0.0)
+
+    scene.play_tenths(work, 20.0)
+    assert scene.engine.verdict.cause == cause
+
+
 @pytest.mark.parametrize("look", [SOCKET, READ_PIPE, AWAIT, SLEEP, EPOLL], ids=["socket", "pipe", "lock", "timer", "poll"])
 def test_a_context_that_is_kept_open_without_steps_is_idle(look: dict):
     """Nobody runs anything in it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 
@@ -287,6 +288,26 @@ def test_another_training_is_named_as_the_one_that_takes_the_cpus(cmdline: list[
     verdict = scene.play(8).engine.verdict
     assert {culprit.pid for culprit in verdict.culprits} == {201, 202, 203, 204}
     assert "pt_data_worker of other.py (201, 202, 203, 204)" in verdict.detail
+
+
+@pytest.mark.parametrize(("uid", "by_root"), [(1000, False), (1001, True)])
+def test_two_trainings_get_cpus_of_their_own_and_none_loses_its_priority(uid: int, by_root: bool):
+    scene = beside_another_training()
+    for proc in scene.procs.values():
+        proc.info = {**proc.info, "uid": uid if proc.pid >= 200 else 1000}
+    first, *others = scene.play(8).engine.verdict.fixes
+    masks = re.findall(r"for p in ([\d ]+); do taskset -apc (\S+) \$p", first.command)
+    assert masks == [("100 101 102", "0-1"), ("200 201 202 203 204", "2-3")]
+    assert first.command.startswith("sudo") == by_root
+    assert not any(word in fix.command for fix in (first, *others) for word in ("chrt", "CPUWeight", "cpu.weight", "autogroup"))
+
+
+def test_a_stranger_beside_two_trainings_still_yields():
+    scene = beside_another_training()
+    scene.add(Proc(900, comm="java", cmdline=["/bin/java"], run=0.9, looks=[ON_CPU]))
+    commands = [fix.command for fix in scene.play(8).engine.verdict.fixes]
+    assert "chrt --idle --all-tasks --pid 0 900" in commands
+    assert not any("chrt" in command and "200" in command for command in commands)
 
 
 def test_what_nobody_could_name_is_said_to_be_short_lived():

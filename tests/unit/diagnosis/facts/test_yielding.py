@@ -120,3 +120,11 @@ def test_a_worker_pinned_to_a_hogs_cpu_may_go_to_one_that_idles():
     assert "taskset -apc 0-1 101" in [fix.command for fix in verdict.fixes]
     scene.cpu_busy = [1.0, 1.0]
     assert not [fix for fix in scene.play(6).engine.verdict.fixes if "taskset" in fix.command]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cpus", "parts"),
+    [([4.0, 4.0], 4, [2, 2]), ([1.2, 9.0], 8, [2, 6]), ([2.0, 4.0], 4, [2, 2]), ([1.0, 1.0], 8, [4, 4]), ([5.0, 0.2, 5.0], 7, [3, 1, 3])],
+)
+def test_cpus_are_divided_so_that_nobody_has_more_than_it_wants_while_another_lacks_some(wanted: list[float], cpus: int, parts: list[int]):
+    assert shell.divided(wanted, cpus) == parts
