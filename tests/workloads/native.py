@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from tests.stubs import cuda
 from tests.workloads.gpu import KERNELS
@@ -43,6 +43,15 @@ def become(command: str) -> NoReturn:
     """Go on as the program that ``command`` begins with, as a launcher's `exec` does: pid, session and standard output stay."""
     argv = command.split()
     os.execv(folder() / argv[0], argv)
+
+
+def hand(end: IO[bytes], fd: int) -> None:
+    """Let the program that `become` begins find ``end`` as its descriptor ``fd``.
+
+    Where it has that number already, dup2 leaves the descriptor as it is, and exec would close it.
+    """
+    os.dup2(end.fileno(), fd)
+    os.set_inheritable(fd, True)
 
 
 def start(command: str, **more: object) -> subprocess.Popen[bytes]:

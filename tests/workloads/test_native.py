@@ -28,3 +28,12 @@ def test_steps_of_a_native_trainer_are_logged_and_as_far_apart_as_its_decoder_ma
             until(lambda: len(log.read_text().splitlines()) >= len(before) + _IN_THE_PIPE + _STEPS)
             at = [float(line) for line in log.read_text().splitlines()][-_STEPS:]
     assert (at[-1] - at[0]) / (_STEPS - 1) > 0.6 * _SLOW_FRAME_S
+
+
+def test_a_pipe_that_already_has_the_number_which_the_program_reads_survives_its_exec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a log of steps the pipe is the first file that the trainer opens."""
+    require("torch", "cc")
+    monkeypatch.delenv("GPUTOP_STEP_LOG", raising=False)
+    with runner.started("idle-live-camera", PATIENCE_S) as running:
+        assert Path(f"/proc/{running.trainer_pids[0]}/comm").read_text() == "deepstream-app\n"
+        assert Path(f"/proc/{running.trainer_pids[0]}/fd/3").readlink().name.startswith("pipe:")

@@ -8,7 +8,6 @@ CPUs. `nice` for the build, or fewer jobs, would fix it; a faster disk or a larg
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager
 from functools import partial
 from subprocess import PIPE
@@ -55,7 +54,7 @@ int main(void) {
 def train(_trainer: Trainer) -> None:
     decoder = native.start("ffmpeg -i in.mxf -threads 1 -f rawvideo -pix_fmt yuv420p pipe:1", stdout=PIPE)
     assert decoder.stdout is not None
-    os.dup2(decoder.stdout.fileno(), 3)
+    native.hand(decoder.stdout, 3)
     native.become("nvenc_worker --codec hevc --preset p7 --in fd:3")
 
 

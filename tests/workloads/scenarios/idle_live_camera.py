@@ -7,7 +7,6 @@ victim or to blame; more cameras would use the GPU.
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from subprocess import PIPE
 
@@ -51,7 +50,7 @@ int main(void) {
 def train(_trainer: Trainer) -> None:
     camera = native.start("ffmpeg -re -rtsp_transport tcp -i rtsp://gate/2 -f rawvideo -pix_fmt nv12 pipe:1", stdout=PIPE)
     assert camera.stdout is not None
-    os.dup2(camera.stdout.fileno(), 3)
+    native.hand(camera.stdout, 3)
     native.become("deepstream-app -c gate.txt")
 
 
