@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.corpus import calm, runs, split
-from tests.corpus.judging import Outcome, judge_file
+from tests.corpus.judging import SAID, SURE, Outcome, judge_file
 from tests.corpus.runs import MODES
 from tests.device.labels import KEPT
 from tests.workloads import scenario
@@ -92,12 +92,18 @@ def _figures(rows: list[Outcome]) -> dict[str, Any]:
     delays = sorted(float("inf") if one.delay_s is None else one.delay_s for one in rows if one.timed)
     return {
         "judged": len(rows), "right": sum(one.right for one in rows),
-        **_count("sure", "sure_right", [one.sure_right for one in rows]),
-        **_count("healthy", "false_alarms", [one.false_alarm for one in rows]),
+        **{f"{key}_{name}": count for name, bounds in SAID.items() for key, count in _said(rows, *bounds).items()},
+        **_count("calm", "false_alarms", [one.false_alarm for one in rows]),
+        **_count("with_log", "lost_right", [one.lost_right for one in rows]),
+        **_count("with_end", "end_right", [one.end_right for one in rows]),
         **_count("with_victims", "victims_right", [one.victims_right for one in rows]),
         **_count("with_culprits", "culprits_right", [one.culprits_right for one in rows]),
         "timed": len(delays), "median_s": _quantile(delays, 0.5), "p95_s": _quantile(delays, 0.95),
     }  # fmt: skip
+
+
+def _said(rows: list[Outcome], least: float, below: float) -> dict[str, int]:
+    return _count("said", "said_right", [one.said_right(least, below) for one in rows])
 
 
 def _count(asked: str, met: str, marks: list[bool | None]) -> dict[str, int]:
@@ -138,14 +144,36 @@ def tables(outcomes: list[Outcome]) -> list[str]:
         for mode, found in modes.items():
             rows = [*((cause, part) for cause, part in found["by_cause"].items()), ("**all**", found["all"])]
             texts.append(_table(f"{half}, {mode}", rows))
-    return [*texts, _table("both halves", list(figures(outcomes).items()))]
+    return [*texts, _table("both halves", list(figures(outcomes).items())), _care(outcomes)]
+
+
+_CARE = (
+    *((f"right of those said at {name}", f"said_right_{name}", f"said_{name}") for name in list(SAID)[:-1]),
+    (f"at {SURE} or above", f"said_right_{SURE}", f"said_{SURE}"), ("lost share within 10 points", "lost_right", "with_log"),
+    ("path to the culprit", "end_right", "with_end"), ("alarms of healthy and idle jobs", "false_alarms", "calm"),
+)  # fmt: skip
+
+
+def _care(outcomes: list[Outcome]) -> str:
+    """A Markdown table: of each half and mode, how often what is said beside the cause is right."""
+    rows = [("half, mode", *(head for head, _, _ in _CARE))]
+    for half, modes in by_half(outcomes).items():
+        for mode, found in modes.items():
+            counts = found["all"]
+            rows.append((f"{half}, {mode}", *(f"{counts[met]} of {counts[asked]}" if counts[asked] else "–" for _, met, asked in _CARE)))
+    return _aligned("with care", rows)
 
 
 def _table(title: str, rows: list[tuple[str, dict[str, Any]]]) -> str:
-    lines = [_HEADS, ("---", *["--:"] * (len(_HEADS) - 1)), *(_row(name, part) for name, part in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(_HEADS))]
+    return _aligned(f"{title}: {_percent(rows)}", [_HEADS, *(_row(name, part) for name, part in rows)])
+
+
+def _aligned(title: str, rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table; its first row has the heads."""
+    lines = [rows[0], ("---", *["--:"] * (len(rows[0]) - 1)), *rows[1:]]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(rows[0]))]
     body = ["| " + " | ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) + " |" for line in lines]
-    return "\n".join([f"## {title}: {_percent(rows)}", "", *body])
+    return "\n".join([f"## {title}", "", *body])
 
 
 def _percent(rows: list[tuple[str, dict[str, Any]]]) -> str:
@@ -155,7 +183,7 @@ def _percent(rows: list[tuple[str, dict[str, Any]]]) -> str:
 
 
 def _row(name: str, part: dict[str, Any]) -> tuple[str, ...]:
-    pairs = (("false_alarms", "healthy"), ("victims_right", "with_victims"), ("culprits_right", "with_culprits"))
+    pairs = (("false_alarms", "calm"), ("victims_right", "with_victims"), ("culprits_right", "with_culprits"))
     marks = [f"{part[met]}/{part[asked]}" if part[asked] else "" for met, asked in pairs]
     delays = ["" if not part["timed"] else "never" if part[key] is None else f"{part[key]:.1f}" for key in ("median_s", "p95_s")]
     return name, str(part["right"]), str(part["judged"] - part["right"]), *marks, *delays
@@ -167,7 +195,7 @@ def wrong(outcomes: list[Outcome], reveal: bool = False) -> list[str]:
     for one in outcomes:
         if reveal or split.half_of(one.workload) == split.LEARN:
             faults = [f"said {' / '.join([str(one.symptom), one.cause, *sorted(one.beside)])}"] if not one.right else []
-            faults += [f"{one.loud} incidents of a healthy job"] if one.false_alarm else []
+            faults += [f"{one.loud} incidents of a job that is not slowed"] if one.false_alarm else []
             faults += [f"victims {sorted(one.victims)}"] if one.victims_right is False and one.right else []
             faults += [f"culprits {one.culprits}, not {one.true_culprits}"] if one.culprits_right is False and one.right else []
             lines += [f"{one.workload}, {one.mode}, {one.label.symptom} / {one.label.cause}: {'; '.join(faults)}"] if faults else []

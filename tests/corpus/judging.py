@@ -13,16 +13,19 @@ from msgspec.structs import astuple
 from gputop.diagnosis.forecast.whatif import NUMBERS
 from gputop.findings.explanation import Episode, Explanation, from_elsewhere
 from gputop.findings.sentence import pack, unpack
-from gputop.findings.verdict import GROWTHS
+from gputop.findings.verdict import GROWTHS, Ledger, PathStep
 from gputop.model.frame import Frame
 from gputop.stream.following import Following
 from tests.corpus.runs import Run, load
 from tests.workloads.scenario import Label
 
 MEDIUM = ("medium", "high")
+_NOT_BY_LOG = ("idle", "busy-not-working", "compute-bound", "straggler")  # not meant to work, or busy without progress
 _LOADERS = re.compile(r"(?:num_workers=|MultiprocessingOptions\(|Pool\()(\d+)")  # a number of workers in a command
 _OTHER_NUMBER = re.compile(r"(\d+) workers?")  # a what-if of another number
 SURE = 0.9  # confidence from which nine of ten verdicts are to be right
+SAID = {"0.5-0.7": (0.5, 0.7), "0.7-0.9": (0.7, SURE), "0.9": (SURE, 2.0)}  # name of a bin of confidence -> from, below
+NEAR = 0.1  # of the GPU's time: a lost share within it of the GPU's own log is right
 
 
 @dataclass(slots=True)
@@ -37,7 +40,7 @@ class Outcome:
     delay_s: float | None = None  # from the onset to the first right live verdict; None: never, or the onset is not known
     timed: bool = True  # whether the onset is known
     confidence: float = 0.0  # of the verdict's worst incident; 0 without one
-    loud: int = 0  # incidents of severity medium or above, but for the label's `beside`
+    loud: int = 0  # incidents of severity medium or above, but for the label's cause and `beside`
     beside: frozenset[str] = frozenset()  # causes of the incidents that cost no GPU time
     culprits: dict[int, tuple[str, float | None]] = field(default_factory=dict)
     """Pid -> name and CPU seconds, over the incidents of the labelled cause."""
@@ -46,6 +49,9 @@ class Outcome:
     family: set[int] = field(default_factory=set)  # pids of the workload and of all that it started
     sources: dict[str, str] = field(default_factory=dict)  # name -> state
     unkept: list[str] = field(default_factory=list)  # what an explanation says, and not once it was kept in a recording and read
+    lost: float | None = None  # lost share of the GPU time since `Run.logged_ns`, by the ledger; None: no GPU was measured
+    true_lost: float | None = None  # see `Run.lost`
+    path: tuple[PathStep, ...] = ()  # of the verdict
     contradictions: list[str] = field(default_factory=list)  # between the fixes, bounds and predictions of one explanation
 
     @property
@@ -56,8 +62,8 @@ class Outcome:
 
     @property
     def false_alarm(self) -> bool | None:
-        """Whether a healthy run got an incident of medium severity or above; None where it is not healthy."""
-        return self.loud > 0 if self.label.symptom == "healthy" else None
+        """Whether a healthy, idle or pausing run got an incident of medium severity or above; None where something is wrong."""
+        return self.loud > 0 if self.label.symptom in ("healthy", "idle") else None
 
     @property
     def victims_right(self) -> bool | None:
@@ -66,10 +72,23 @@ class Outcome:
             return None
         return bool(self.victims) and self.victims <= self.family - set(self.true_culprits)
 
+    def said_right(self, least: float, below: float) -> bool | None:
+        """Whether a verdict that was said with such a confidence is right; None of any other."""
+        return self.right if least <= self.confidence < below else None
+
     @property
-    def sure_right(self) -> bool | None:
-        """Whether a verdict that was said surely is right; None of any other."""
-        return self.right if self.confidence >= SURE else None
+    def lost_right(self) -> bool | None:
+        """Whether the lost share is near the GPU's own log; None where none was kept, or where loss is not the time without work."""
+        if self.true_lost is None or self.label.symptom in _NOT_BY_LOG:
+            return None
+        return self.lost is not None and abs(self.lost - self.true_lost) <= NEAR
+
+    @property
+    def end_right(self) -> bool | None:
+        """Whether the verdict's path leads to one who is to blame; None where nobody is, or where the path has to end at a limit."""
+        if not self.true_culprits or self.label.cause == "cgroup-throttle":
+            return None
+        return any(step.pid in self.true_culprits or any(f"({pid})" in step.on for pid in self.true_culprits) for step in self.path)
 
     @property
     def culprits_right(self) -> bool | None:
@@ -94,8 +113,10 @@ def judge_file(path: Path) -> list[Outcome]:
 def judge(run: Run, mode: str) -> Outcome:
     """What an engine says of a run, frame by frame and in the end."""
     following, label, items, delay_s = Following(), run.label, run.items(mode), None
-    engine = following.engine
+    engine, before = following.engine, Ledger()
     for board in following.through(items):
+        if board.t_ns <= run.logged_ns:
+            before = engine.ledger
         right = (engine.verdict.symptom, engine.verdict.cause) == (label.symptom, label.cause)
         if right and delay_s is None and run.onset_ns is not None and board.t_ns > run.onset_ns:
             delay_s = (board.t_ns - run.onset_ns) / 1e9
@@ -107,14 +128,21 @@ def judge(run: Run, mode: str) -> Outcome:
     return Outcome(
         workload=run.workload, label=label, mode=mode, symptom=verdict.symptom, cause=verdict.cause, delay_s=delay_s,
         timed=run.onset_ns is not None, confidence=max(own, key=lambda one: one.gpu_lost_s).confidence if own else 0.0,
-        loud=sum(incident.severity in MEDIUM and incident.cause != label.beside for incident in engine.incidents),
+        loud=sum(incident.severity in MEDIUM and incident.cause not in (label.cause, label.beside) for incident in engine.incidents),
         beside=frozenset(incident.cause for incident in engine.incidents if incident.cause in GROWTHS),
         culprits={one.pid: (one.name, one.cpu_s) for incident in found for one in incident.culprits}, true_culprits=run.culprits,
         victims={one.pid for incident in found for one in incident.victims}, family=_family(run, items),
         sources={state.name: state.state for state in following.board.sources.values()},
+        lost=_lost(before, engine.ledger), true_lost=run.lost, path=tuple(verdict.path),
         contradictions=[*contradictions(explained)],
         unkept=[text for text in _texts(explained) if text not in set(_texts(kept))],
     )  # fmt: skip
+
+
+def _lost(before: Ledger, after: Ledger) -> float | None:
+    """Lost share of the GPU time between two states of the ledger."""
+    total_s = after.gpu_total_s - before.gpu_total_s
+    return (after.gpu_lost_s - before.gpu_lost_s) / total_s if total_s > 0.0 else None
 
 
 def contradictions(explained: Explanation) -> Iterator[str]:

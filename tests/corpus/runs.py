@@ -28,12 +28,13 @@ from gputop.recording import columns
 from gputop.recording.chunks import Decoder
 from tests.corpus import calm
 from tests.wait import PATIENCE_S
-from tests.workloads import runner, scenarios
+from tests.workloads import runner, scenarios, simgpu
 from tests.workloads.environment import ROOT
 from tests.workloads.scenario import Label
 
 MODES: dict[str, list[str]] = {"eBPF": [], "/proc": ["--no-ebpf"]}  # name -> the collector's flags
 BEFORE_S = 3.0  # s of training before the disturbance
+ONSET_S = 3.0  # s from the onset on until a window lies in the disturbed state as a whole
 QUIET_S = 0.1  # CPU seconds of a process outside the workload that is left out
 _encode = msgspec.msgpack.Encoder().encode
 _FOLDER = re.compile(rf"{re.escape(tempfile.gettempdir())}/gputop-[\w-]+")
@@ -56,6 +57,9 @@ class Run(msgspec.Struct):
     others_cpus: float = 0.0  # CPUs that processes outside the workload took after the onset
     definition: str = ""  # see `definition`
     beside: str = ""  # see `Label.beside`
+    lost: float | None = None
+    """Share of the time from ``logged_ns`` to the end in which the simulated GPU that did least did nothing, by its own log."""
+    logged_ns: int = 0
 
     @property
     def label(self) -> Label:
@@ -99,7 +103,10 @@ def record(name: str, seconds: float, modes: dict[str, list[str]], after_s: floa
             time.sleep(BEFORE_S)
         with running.disturbed():
             others = calm.Meter()
-            time.sleep(seconds)
+            time.sleep(min(ONSET_S, seconds / 2))
+            log = _GpuLog(running)
+            time.sleep(max(seconds - ONSET_S, seconds / 2))
+            lost = log.lost()
             ended_ns, others_cpus = time.monotonic_ns(), others.cpus()
         time.sleep(after_s)
         collecting.close()
@@ -109,7 +116,23 @@ def record(name: str, seconds: float, modes: dict[str, list[str]], after_s: floa
             culprits={pid: (who, running.culprit_cpu_s.get(pid, 0.0)) for pid, who in running.culprits.items()},
             streams={mode: _stream(path, ended_ns + int(after_s * 1e9)) for mode, path in files.items()},
             onset_ns=running.onset_ns, ended_ns=ended_ns, runner_pid=os.getpid(), others_cpus=round(others_cpus, 2), beside=label.beside,
+            lost=round(lost, 3), logged_ns=log.began_ns,
         )  # fmt: skip
+
+
+class _GpuLog:
+    """What the simulated GPUs have done from now on, by their own account."""
+
+    def __init__(self, running: runner.Running) -> None:
+        host = simgpu.attach(running.folder / "simgpu")
+        self._gpus, self.began_ns = host.dev[: host.devices], time.monotonic_ns()
+        self._before = [gpu.busy_ns() for gpu in self._gpus]
+
+    def lost(self) -> float:
+        """Share of the time in which the GPU that did least did nothing."""
+        passed_ns = time.monotonic_ns() - self.began_ns
+        least_ns = min(gpu.busy_ns() - before for gpu, before in zip(self._gpus, self._before, strict=True))
+        return 1.0 - min(1.0, max(0.0, least_ns / passed_ns))
 
 
 def _stream(path: Path, until_ns: int) -> tuple[Header, bytes]:

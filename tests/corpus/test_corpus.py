@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from gputop.findings.verdict import PathStep
 from gputop.model.frame import Frame, Header, SourceState
 from gputop.recording import columns
 from tests.corpus import accuracy, calm, runs, split
-from tests.corpus.judging import SURE, Outcome
+from tests.corpus.judging import SAID, SURE, Outcome
 from tests.device.labels import KEPT
 from tests.require import require
 from tests.workloads import runner, scenario
@@ -39,9 +40,9 @@ def test_no_verdict_on_the_half_learn_got_worse() -> None:
         assert now["judged"] >= known["judged"], "recordings are missing"
         assert now["right"] >= known["right"], said
         assert now["false_alarms"] <= known["false_alarms"], said
-        for what in ("victims_right", "culprits_right"):
+        for what in ("victims_right", "culprits_right", "end_right"):
             assert now[what] >= known[what], said
-        assert now["sure_right"] >= SURE * now["sure"] > 0.0, said
+        assert now[f"said_right_{SURE}"] >= SURE * now[f"said_{SURE}"] > 0.0, said
     assert {one.workload: one.contradictions for one in outcomes if one.contradictions} == {}
     assert {one.workload: one.unkept for one in outcomes if one.unkept} == {}, "a text that is no template of ours is lost in a recording"
 
@@ -101,17 +102,45 @@ def test_victims_are_of_the_workload_and_not_to_blame() -> None:
     assert CALM.victims_right is None
 
 
-def test_only_what_was_said_surely_counts_as_sure() -> None:
-    assert [one.sure_right for one in (RIGHT, replace(RIGHT, confidence=0.95), replace(WRONG, confidence=0.9))] == [None, True, False]
+def test_a_verdict_counts_in_the_bin_of_its_confidence() -> None:
+    wrong = [replace(WRONG, confidence=pct / 100) for pct in (70, 90)]
+    said = [RIGHT, replace(RIGHT, confidence=0.5), *wrong, replace(RIGHT, confidence=0.95)]
+    counts = accuracy.figures(said)["/proc"]
+    assert [(counts[f"said_{name}"], counts[f"said_right_{name}"]) for name in SAID] == [(1, 1), (1, 0), (2, 1)]
 
 
-def test_only_a_healthy_job_can_have_a_false_alarm() -> None:
-    assert [one.false_alarm for one in (RIGHT, CALM, replace(CALM, loud=2))] == [None, False, True]
+def test_only_a_job_that_is_not_slowed_can_have_a_false_alarm() -> None:
+    idle = replace(CALM, label=Label("idle", "pause"), loud=1)
+    assert [one.false_alarm for one in (RIGHT, CALM, replace(CALM, loud=2), idle)] == [None, False, True, True]
+
+
+def test_a_lost_share_is_compared_with_the_gpus_own_log() -> None:
+    logged = [replace(RIGHT, true_lost=0.6, lost=lost) for lost in (0.52, 0.75, None)]
+    assert [one.lost_right for one in (*logged, RIGHT)] == [True, False, False, None]
+    for symptom in ("idle", "straggler"):
+        assert replace(logged[0], label=Label(symptom, "none")).lost_right is None
+
+
+def test_a_path_leads_to_the_culprit_if_a_step_is_or_waits_for_one() -> None:
+    by_agent = PathStep(7, "agent", 1.0, "runs", "", True)
+    behind_agent = PathStep(5, "worker 0", 1.0, "runnable", "agent (7)", True)
+    other = PathStep(8, "agent", 1.0, "runnable", "agent (77)", True)
+    assert [replace(RIGHT, path=path).end_right for path in ((by_agent,), (behind_agent,), (other,), ())] == [True, True, False, False]
+    assert CALM.end_right is None
+
+
+def test_what_is_said_beside_the_cause_is_counted_by_half() -> None:
+    sure = replace(RIGHT, confidence=0.95, true_lost=0.6, lost=0.6)
+    rows = accuracy.tables([sure, WRONG, replace(sure, workload="dead-worker", true_lost=None), CALM])[-1].splitlines()
+    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in rows[4:]] == [
+        ["learn, /proc", "–", "–", "1 of 1", "1 of 1", "0 of 2", "0 of 1"],
+        ["hold-out, /proc", "–", "–", "1 of 1", "–", "0 of 1", "–"],
+    ]
 
 
 def test_tables_count_by_half_mode_and_cause() -> None:
     outcomes = [RIGHT, WRONG, CALM, replace(CALM, loud=2), replace(WRONG, workload="dead-worker", mode="eBPF")]
-    learn, hold_out, both = accuracy.tables(outcomes)
+    learn, hold_out, both, _ = accuracy.tables(outcomes)
     assert learn.startswith("## learn, /proc: 3 of 4 right (75 %)")
     assert [[cell.strip() for cell in line.strip("|").split("|")] for line in learn.splitlines()[4:]] == [
         ["cpu-contention", "1", "1", "", "1/2", "1/2", "never", "never"],
