@@ -95,6 +95,8 @@ def _figures(rows: list[Outcome]) -> dict[str, Any]:
         **{f"{key}_{name}": count for name, bounds in SAID.items() for key, count in _said(rows, *bounds).items()},
         **_count("calm", "false_alarms", [one.false_alarm for one in rows]),
         **_count("with_log", "lost_right", [one.lost_right for one in rows]),
+        **_count("to_mend", "advice_right", [one.advice_right for one in rows]),
+        **_count("advised", "advice_harms", [one.advice_harms for one in rows]),
         **_count("with_end", "end_right", [one.end_right for one in rows]),
         **_count("with_victims", "victims_right", [one.victims_right for one in rows]),
         **_count("with_culprits", "culprits_right", [one.culprits_right for one in rows]),
@@ -151,6 +153,7 @@ _CARE = (
     *((f"right of those said at {name}", f"said_right_{name}", f"said_{name}") for name in list(SAID)[:-1]),
     (f"at {SURE} or above", f"said_right_{SURE}", f"said_{SURE}"), ("lost share within 10 points", "lost_right", "with_log"),
     ("path to the culprit", "end_right", "with_end"), ("alarms of healthy and idle jobs", "false_alarms", "calm"),
+    ("first fix sensible", "advice_right", "to_mend"), ("harmful", "advice_harms", "advised"),
 )  # fmt: skip
 
 

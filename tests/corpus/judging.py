@@ -13,7 +13,7 @@ from msgspec.structs import astuple
 from gputop.diagnosis.forecast.whatif import NUMBERS
 from gputop.findings.explanation import Episode, Explanation, from_elsewhere
 from gputop.findings.sentence import pack, unpack
-from gputop.findings.verdict import GROWTHS, Ledger, PathStep
+from gputop.findings.verdict import GROWTHS, Fix, Ledger, PathStep
 from gputop.model.frame import Frame
 from gputop.stream.following import Following
 from tests.corpus.runs import Run, load
@@ -52,6 +52,8 @@ class Outcome:
     lost: float | None = None  # lost share of the GPU time since `Run.logged_ns`, by the ledger; None: no GPU was measured
     true_lost: float | None = None  # see `Run.lost`
     path: tuple[PathStep, ...] = ()  # of the verdict
+    fix: Fix | None = None  # the first of the verdict's worst incident that changes something
+    fix_pids: frozenset[int] = frozenset()  # processes that its command changes
     contradictions: list[str] = field(default_factory=list)  # between the fixes, bounds and predictions of one explanation
 
     @property
@@ -91,6 +93,22 @@ class Outcome:
         return any(step.pid in self.true_culprits or any(f"({pid})" in step.on for pid in self.true_culprits) for step in self.path)
 
     @property
+    def advice_harms(self) -> bool | None:
+        """Whether the first fix would change something for nothing: a job that nothing slows, or a process that is neither of the workload
+        nor to blame. None where no fix is said."""
+        if self.fix is None:
+            return None
+        return self.label.cause == "none" or not self.fix_pids <= self.family | set(self.true_culprits)
+
+    @property
+    def advice_right(self) -> bool | None:
+        """Whether the first fix is sensible: one is said, for the right cause, it harms nobody, and nothing else that is said contradicts
+        it. None where there is nothing to mend."""
+        if self.label.cause in ("none", "pause"):
+            return None
+        return self.right and self.advice_harms is False and not self.contradictions
+
+    @property
     def culprits_right(self) -> bool | None:
         """Those to blame are named, pid and name, with their CPU seconds within a tenth; None where nobody is."""
         if not self.label.culprits:
@@ -125,6 +143,8 @@ def judge(run: Run, mode: str) -> Outcome:
     verdict = explained.verdict
     found = [incident for incident in engine.incidents if incident.cause == label.cause]
     own = [incident for incident in explained.incidents if incident.cause == verdict.cause]
+    fix = next((fix for one in _worst(explained) for fix in one.fixes if not fix.look), None)
+    pids = {info.pid for item in items if isinstance(item, Frame) for info in item.infos}
     return Outcome(
         workload=run.workload, label=label, mode=mode, symptom=verdict.symptom, cause=verdict.cause, delay_s=delay_s,
         timed=run.onset_ns is not None, confidence=max(own, key=lambda one: one.gpu_lost_s).confidence if own else 0.0,
@@ -133,10 +153,16 @@ def judge(run: Run, mode: str) -> Outcome:
         culprits={one.pid: (one.name, one.cpu_s) for incident in found for one in incident.culprits}, true_culprits=run.culprits,
         victims={one.pid for incident in found for one in incident.victims}, family=_family(run, items),
         sources={state.name: state.state for state in following.board.sources.values()},
+        fix=fix, fix_pids=frozenset(_changed(fix) & pids),
         lost=_lost(before, engine.ledger), true_lost=run.lost, path=tuple(verdict.path),
         contradictions=[*contradictions(explained)],
         unkept=[text for text in _texts(explained) if text not in set(_texts(kept))],
     )  # fmt: skip
+
+
+def _changed(fix: Fix | None) -> set[int]:
+    """Numbers in the fix's command that may be pids."""
+    return set() if fix is None else {int(number) for number in re.findall(r"(?<![\w.])\d{2,7}(?![\w.%])", fix.command)}
 
 
 def _lost(before: Ledger, after: Ledger) -> float | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.findings.verdict import PathStep
+from gputop.findings.verdict import Fix, PathStep
 from gputop.model.frame import Frame, Header, SourceState
 from gputop.recording import columns
 from tests.corpus import accuracy, calm, runs, split
@@ -40,7 +40,8 @@ def test_no_verdict_on_the_half_learn_got_worse() -> None:
         assert now["judged"] >= known["judged"], "recordings are missing"
         assert now["right"] >= known["right"], said
         assert now["false_alarms"] <= known["false_alarms"], said
-        for what in ("victims_right", "culprits_right", "end_right"):
+        assert now["advice_harms"] <= known["advice_harms"], said
+        for what in ("victims_right", "culprits_right", "end_right", "advice_right"):
             assert now[what] >= known[what], said
         assert now[f"said_right_{SURE}"] >= SURE * now[f"said_{SURE}"] > 0.0, said
     assert {one.workload: one.contradictions for one in outcomes if one.contradictions} == {}
@@ -129,12 +130,22 @@ def test_a_path_leads_to_the_culprit_if_a_step_is_or_waits_for_one() -> None:
     assert CALM.end_right is None
 
 
+def test_a_first_fix_is_sensible_for_the_right_cause_and_harms_where_it_changes_the_innocent() -> None:
+    own, other = (replace(RIGHT, fix=Fix("End it", "kill 7"), fix_pids=frozenset({pid})) for pid in (7, 8))
+    assert [(one.advice_right, one.advice_harms) for one in (own, other)] == [(True, False), (False, True)]
+    assert (RIGHT.advice_right, RIGHT.advice_harms) == (False, None), "nothing is advised"
+    assert replace(own, cause="slow-transform").advice_right is False
+    assert replace(own, contradictions=["more of them, and fewer"]).advice_right is False
+    unasked = replace(CALM, fix=own.fix)
+    assert (CALM.advice_right, CALM.advice_harms, unasked.advice_harms) == (None, None, True)
+
+
 def test_what_is_said_beside_the_cause_is_counted_by_half() -> None:
     sure = replace(RIGHT, confidence=0.95, true_lost=0.6, lost=0.6)
     rows = accuracy.tables([sure, WRONG, replace(sure, workload="dead-worker", true_lost=None), CALM])[-1].splitlines()
     assert [[cell.strip() for cell in line.strip("|").split("|")] for line in rows[4:]] == [
-        ["learn, /proc", "–", "–", "1 of 1", "1 of 1", "0 of 2", "0 of 1"],
-        ["hold-out, /proc", "–", "–", "1 of 1", "–", "0 of 1", "–"],
+        ["learn, /proc", "–", "–", "1 of 1", "1 of 1", "0 of 2", "0 of 1", "0 of 2", "–"],
+        ["hold-out, /proc", "–", "–", "1 of 1", "–", "0 of 1", "–", "0 of 1", "–"],
     ]
 
 

@@ -41,7 +41,9 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
         fixes.append(Fix(text, filled("export OMP_NUM_THREADS={:d} MKL_NUM_THREADS={:d}", cpus, cpus)))
     if len(job.workers) > cpus:
         ways = advice.loading(job, facts)
-        fixes += advice.fixes((*ways.fewer, *ways.cheaper), max(1, cpus))  # fewer are no faster where each one computes all the time
+        # Fewer are no faster where each one computes all the time; the trainer is, if it has to wait for a CPU behind them.
+        delayed = job.trainer.runnable >= policy.LOST
+        fixes += advice.fixes((*ways.fewer, *ways.cheaper) if delayed else (*ways.cheaper, *ways.fewer), max(1, cpus))
     if job.cpus.compiling < policy.QUARTER * cpus:
         detail = filled("{} share {} and wait for one another {:.0f}% of the time", crowd, counted(cpus, "CPU"), 100 * share)
         most = max((job.trainer, *job.workers), key=pool_of_threads)

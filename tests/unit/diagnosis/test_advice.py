@@ -169,6 +169,18 @@ def test_a_promise_does_not_contradict_the_advice():
     assert "other numbers of workers" not in changes(scene)
 
 
+@pytest.mark.parametrize(("wait", "first"), [(0.0, "cheaper"), (0.3, "fewer")])
+def test_a_crowd_of_workers_is_first_told_what_brings_more(wait: float, first: str):
+    """Workers that compute all the time are no faster when they are fewer; a trainer that is ready behind them is."""
+    scene = oversubscription()
+    scene.procs[100].wait = wait
+    verdict = scene.play(12).engine.verdict
+    ways = advice.loading(*job(scene))
+    assert verdict.cause == "worker-oversubscription"
+    [expected, *_] = advice.fixes(getattr(ways, first), 4)
+    assert verdict.fixes[0].text == expected.text
+
+
 def test_nobody_is_told_to_load_more_where_no_cpu_is_left():
     scene = alone(40.0, 0.1, [DISK]).drop(101, 102)
     one, facts = job(scene)
