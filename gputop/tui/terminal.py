@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from io import TextIOWrapper
 from queue import Full
-from typing import Any
+from typing import IO, Any
 
 import textual
 from textual.app import App
@@ -55,9 +55,8 @@ def _is_tried() -> bool:
 
 TEXTUAL_ONLY = bool(os.environ.get("GPUTOP_TEXTUAL_ONLY")) or not _is_tried()
 
-POLL_MS = 100  # ms between looks at `exit_event` and at a lone Esc, after a key
-IDLE_POLL_MS = 500  # ms, the same while no key comes: ending gputop waits that long at most
-TYPING_TURNS = 10  # looks after a key that are `POLL_MS` apart
+POLL_MS = 100  # ms between looks at a lone Esc, after a key
+TYPING_TURNS = 10  # such looks after a key; then nothing is waited for but keys and the end
 STUCK_S = 1.0  # s between looks whether the thread that writes is still there, while its queue is full
 AWAKE_S = 0.2  # s until gputop stops again when it gets SIGCONT in the background: a shell's kill sends that, too
 MOST_COLUMNS, MOST_LINES = 1000, 500  # a terminal that reports a larger size is drawn in this one: 65535 would take gigabytes
@@ -138,58 +137,125 @@ def _bounded(message: Message) -> Message:
     return message
 
 
+class PolledEvent(threading.Event):
+    """An event that a poll waits for as well: its descriptor can be read while it is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def set(self) -> None:
+        super().set()
+        os.eventfd_write(self._fd, 1)
+
+    def clear(self) -> None:
+        super().clear()
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._fd)
+
+    def __del__(self) -> None:
+        os.close(self._fd)
+
+
 # what is sent to it
 
 
 class PatientWriter(WriterThread):
-    """Textual's writer; once the terminal refuses text it goes on taking text and drops it, where Textual's ends and blocks the screen.
+    """Textual's writer, without its thread while the terminal takes text at once: a thread that wakes for each drawing costs as much as
+    the write. Once the terminal refuses text it goes on taking text and drops it, where Textual's ends and blocks the screen.
 
-    `_queue` and `_file` are the text that waits, and the terminal.
+    `_queue` and `_file` are the text that waits, here encoded, and the terminal.
     """
 
     gone = False  # whether the terminal refuses text
 
+    def __init__(self, file: IO[str]) -> None:
+        super().__init__(file)
+        self._encoding, self._errors = getattr(file, "encoding", None) or "utf-8", getattr(file, "errors", None) or "replace"
+        self._at_once = _not_waiting(file.fileno())  # a descriptor of the terminal for writes that do not wait; -1 if it has none
+        self._handing = threading.Lock()
+        self._handed = self._done = 0  # texts handed to the thread, and those that it is done with
+
     def write(self, text: str) -> None:
-        """Queue text; once the thread has ended by a bug, write it at once, for it may be what gives the terminal back."""
+        """Write what the terminal takes at once, and queue the rest; once the thread has ended by a bug, write it all, for it may be what
+        gives the terminal back."""
+        data = text.encode(self._encoding, self._errors)
         while self.is_alive():
-            with suppress(Full):
-                self._queue.put(text, timeout=STUCK_S)
+            with self._handing, suppress(Full):
+                if not self.backlog:
+                    data = data[self._taken_at_once(data) :]
+                if data:
+                    self._hand(data)
                 return
-        self._write_rest(text)
+        self._write_rest(data)
 
     def stop(self) -> None:
         """Write the rest and end; a thread that could not be started (pids.max) has nothing to end."""
         if self.is_alive():
             super().stop()
         self._write_rest()
+        if self._at_once >= 0:
+            os.close(self._at_once)
+            self._at_once = -1
 
     def run(self) -> None:
         """Write what is queued until `stop`."""
-        while (text := self._queue.get()) is not None:
-            self._try(self._file.write, text)
-            if self._queue.empty():
-                self._try(self._file.flush)
-        self._try(self._file.flush)
+        while (data := self._queue.get()) is not None:
+            self._try(self._write_all, data)
+            self._done += 1
 
     @property
     def backlog(self) -> int:
         """Writes that the terminal has not taken yet."""
-        return self._queue.qsize()
+        return self._handed - self._done
 
-    def _try(self, call: Callable[..., object], *arguments: str) -> None:
+    def _hand(self, data: bytes) -> None:
+        """Queue it for the thread. Raises Full if the terminal takes nothing for a while."""
+        self._handed += 1  # before the thread may be done with it
+        try:
+            self._queue.put(data, timeout=STUCK_S)  # type: ignore[arg-type]
+        except Full:
+            self._handed -= 1
+            raise
+
+    def _taken_at_once(self, data: bytes) -> int:
+        """Bytes that the terminal has taken without a wait; all of them once it refuses text."""
+        if self._at_once < 0 or self.gone:
+            return len(data) if self.gone else 0
+        try:
+            return os.write(self._at_once, data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            self.gone = True
+            return len(data)
+
+    def _write_all(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._file.fileno(), data) :]
+
+    def _try(self, call: Callable[..., object], *arguments: object) -> None:
         if not self.gone:
             try:
                 call(*arguments)
             except (OSError, ValueError):
                 self.gone = True
 
-    def _write_rest(self, *more: str) -> None:
+    def _write_rest(self, *more: bytes) -> None:
         """Write what the thread has not written, from the calling thread."""
-        rest = [text for _ in range(self._queue.qsize()) if (text := self._queue.get()) is not None]
-        if not self.gone:
-            with suppress(OSError, ValueError):
-                self._file.write("".join([*rest, *more]))
-                self._file.flush()
+        rest = [data for _ in range(self._queue.qsize()) if (data := self._queue.get()) is not None]
+        self._try(self._write_all, b"".join([*rest, *more]))  # type: ignore[list-item]
+
+
+def _not_waiting(fd: int) -> int:
+    """A descriptor of the same terminal, opened anew, whose writes do not wait; -1 if it cannot be opened (another user's terminal)."""
+    try:
+        return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC) if os.isatty(fd) else -1
+    except OSError:
+        return -1
 
 
 class RestoringDriver(LinuxDriver):
@@ -222,11 +288,13 @@ class TerminalDriver(RestoringDriver):
     `_loop` are the application and its event loop, `_file` is the terminal, `_key_thread` reads it, `_debug` is the parser's flag.
     """
 
+    exit_event: PolledEvent
     _writer: PatientWriter | None = None
     _given_back = False
 
     def __init__(self, app: App[object], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None) -> None:
         super().__init__(app, debug=debug, mouse=mouse, size=size)
+        self.exit_event = PolledEvent()
         if not os.isatty(2) and isinstance(sys.__stdout__, TextIOWrapper):
             # Textual draws on standard error, which may go to a file.
             sys.__stdout__.reconfigure(errors="backslashreplace")
@@ -269,11 +337,14 @@ class TerminalDriver(RestoringDriver):
         received = TerminalInput(self._debug)
         watch = select.poll()
         watch.register(self.fileno, select.POLLIN)
-        idle_turns = 0
+        watch.register(self.exit_event, select.POLLIN)
+        turns = 0  # looks since the last key
         while not self.exit_event.is_set():
-            idle_turns += 1
-            for _, happened in watch.poll(POLL_MS if idle_turns <= TYPING_TURNS else IDLE_POLL_MS):
-                idle_turns = 0
+            turns += 1
+            for fd, happened in watch.poll(POLL_MS if turns <= TYPING_TURNS else None):
+                if fd != self.fileno:
+                    return
+                turns = 0
                 data = self._read() if happened & select.POLLIN else b""
                 if not data:
                     self._end()

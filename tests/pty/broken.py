@@ -16,6 +16,7 @@ from gputop.sources.procfs.identity import Users
 from gputop.stream.child import ChildStream
 from gputop.stream.session import Session
 from gputop.system import crash
+from gputop.tui import terminal
 from gputop.tui.app import GputopApp
 from gputop.tui.dashboard import Actions, DashboardScreen
 from gputop.tui.drawing import Drawing
@@ -26,7 +27,8 @@ AFTER = 20
 PARTS: dict[str, tuple[type, str, int]] = {
     "feed": (Feed, "_take", AFTER), "session": (Session, "ingest", AFTER), "recorder": (Recorder, "take", AFTER),
     "first frame": (GputopApp, "_on_first_frame", 0), "drawing": (DashboardScreen, "draw_news", 3),
-    "writer": (PatientWriter, "_try", AFTER), "keys": (TerminalInput, "feed", 0), "key ticks": (TerminalInput, "tick", AFTER // 4),
+    "writer": (PatientWriter, "_taken_at_once", AFTER), "writer's thread": (PatientWriter, "_try", AFTER),
+    "keys": (TerminalInput, "feed", 0), "key ticks": (TerminalInput, "tick", AFTER // 4),
     "key action": (Actions, "action_explain", 0), "last words": (ChildStream, "_listen", 0), "mount": (DashboardScreen, "on_mount", 0),
     "resume": (GputopApp, "on_ready", 0), "user names": (Users, "_resolve", 0), "starting": (GputopApp, "get_default_screen", 0),
     "timer": (Drawing, "_wake_later", -1), "driver's start": (TerminalDriver, "_enable_bracketed_paste", 0),
@@ -71,5 +73,7 @@ if __name__ == "__main__":
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         crash._END_S = 0.5
         GputopApp.on_ready = lambda _: time.sleep(60)
+    if part == "writer's thread":  # which writes all that is not taken at once
+        terminal._not_waiting = lambda _: -1
     setattr(owner, name, broken(getattr(owner, name), after))
     sys.exit(gputop.cli.main())

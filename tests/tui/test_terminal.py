@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import threading
 import time
 import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +18,8 @@ from textual.events import Event, Key, Paste, Resize
 from textual.geometry import Size
 from textual.message import Message
 
-from gputop.tui.terminal import TerminalDriver
+from gputop.tui import terminal
+from gputop.tui.terminal import PatientWriter, PolledEvent, TerminalDriver
 from tests.wait import PATIENCE_S
 
 
@@ -41,7 +45,7 @@ def test_what_is_pasted_is_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = pty.openpty()
     tty.setraw(slave)
     driver, met = TerminalDriver.__new__(TerminalDriver), list[Event]()
-    driver.fileno, driver.exit_event, driver._debug = slave, threading.Event(), False
+    driver.fileno, driver.exit_event, driver._debug = slave, PolledEvent(), False
     driver._app = SimpleNamespace()  # type: ignore[assignment]
     monkeypatch.setattr(driver, "process_message", met.append)
     monkeypatch.setattr(driver, "_wait_for_application", lambda: None)
@@ -68,3 +72,77 @@ def test_a_size_that_is_typed_counts_only_where_the_terminal_reports_sizes(monke
     for message in (resize, key):
         driver.process_message(message)
     assert met == ([resize, key] if reports_sizes else [key])
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait until it holds; fails if it does not."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@contextmanager
+def written_by() -> Iterator[tuple[PatientWriter, int]]:
+    """A writer on a terminal, and the terminal's other end."""
+    master, slave = pty.openpty()
+    tty.setraw(slave)
+    with open(slave, "w", encoding="utf-8", errors="backslashreplace") as file:
+        writer = PatientWriter(file)
+        writer.start()
+        try:
+            yield writer, master
+        finally:
+            writer.gone = True
+            os.close(master)
+            writer.stop()
+
+
+def test_what_the_terminal_takes_is_written_at_once() -> None:
+    with written_by() as (writer, master):
+        for text in ("█ 40 %", "\udc80", "x\n"):
+            writer.write(text)
+            assert writer.backlog == 0
+        assert os.read(master, 4096) == "█ 40 %\\udc80x\n".encode()
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_terminal_that_takes_nothing_holds_nobody_up_and_loses_nothing(monkeypatch: pytest.MonkeyPatch, at_once: bool) -> None:
+    if not at_once:
+        monkeypatch.setattr(terminal, "_not_waiting", lambda _: -1)
+    texts = [f"{number}: {'▅' * 9999}\n" for number in range(20)]
+    with written_by() as (writer, master):
+        for text in texts:
+            writer.write(text)
+        assert writer.backlog > 0
+        received, wanted = b"", "".join(texts).encode()
+        while len(received) < len(wanted):
+            assert select.select([master], [], [], PATIENCE_S)[0]
+            received += os.read(master, 1 << 16)
+        assert received == wanted
+        until(lambda: writer.backlog == 0)
+        writer.write("!")
+        assert os.read(master, 16) == b"!"
+
+
+def test_a_terminal_that_is_gone_is_written_to_no_more() -> None:
+    master, slave = pty.openpty()
+    with open(slave, "w", encoding="utf-8") as file:
+        writer = PatientWriter(file)
+        writer.start()
+        os.close(master)
+        writer.write("x")
+        writer.write("y" * 100_000)
+        writer.stop()
+        assert writer.gone
+        assert writer.backlog == 0
+
+
+def test_the_end_wakes_who_waits_for_keys() -> None:
+    event = PolledEvent()
+    for _ in range(2):
+        assert not select.select([event], [], [], 0.0)[0]
+        event.set()
+        assert select.select([event], [], [], 0.0)[0]
+        assert event.is_set()
+        event.clear()
