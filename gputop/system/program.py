@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # of the package gputop, with data/ and probes/
-_PACKAGES = ("textual", "nvidia-ml-py", "msgspec", "zstandard", "py-spy", "psutil")  # packages with versions that a bug report needs
+_PACKAGES = ("textual", "msgspec", "zstandard", "py-spy", "psutil")  # packages with versions that a bug report needs
 _RUN_MODULE = "import sys; del sys.path[0]; from runpy import run_module; run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # parameters of mallopt (malloc.h)

@@ -6,8 +6,7 @@ import argparse
 import time
 from collections.abc import Iterator
 
-import pynvml
-
+from gputop.sources.nvml import binding as nvml
 from gputop.sources.nvml.driver import Device, Meter
 from gputop.sources.nvml.fast import fast_groups
 from gputop.sources.nvml.groups import FieldGroup
@@ -19,7 +18,7 @@ _INTERVAL_NS = 100_000_000
 
 def readings() -> list[FieldGroup]:
     """All that one GPU is asked."""
-    device = Device(pynvml.nvmlDeviceGetHandleByIndex(0), Meter())
+    device = Device(nvml.nvmlDeviceGetHandleByIndex(0), Meter())
     uncounted = FieldGroup((), 0)  # for the rates over PCIe to be read beside the counters
     return [*identity_groups(device), *fast_groups(device, _INTERVAL_NS), *slow_groups(device, uncounted)]
 
@@ -41,8 +40,8 @@ def rounds(asked: list[FieldGroup], count: int) -> tuple[dict[FieldGroup, list[f
 def report(count: int) -> Iterator[str]:
     """The table."""
     began = time.monotonic()
-    pynvml.nvmlInit()
-    yield f"nvmlInit {time.monotonic() - began:.3f} s, driver {pynvml.nvmlSystemGetDriverVersion()}"
+    nvml.nvmlInit()
+    yield f"nvmlInit {time.monotonic() - began:.3f} s, driver {nvml.nvmlSystemGetDriverVersion()}"
     took, values, missing = rounds(readings(), count)
     rows = []
     for one, us in took.items():

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from threading import Event, Thread
 
-import pynvml
-
+from gputop.sources.nvml import binding as nvml
 from gputop.sources.nvml.driver import Device, Meter
 from gputop.sources.nvml.fast import fast_groups
 from gputop.sources.nvml.groups import FieldGroup
@@ -54,8 +53,8 @@ def watch(reading: FieldGroup, seconds: float, pause_s: float) -> tuple[list[flo
 
 def report() -> Iterator[str]:
     """The tables."""
-    pynvml.nvmlInit()
-    device = Device(pynvml.nvmlDeviceGetHandleByIndex(0), Meter())
+    nvml.nvmlInit()
+    device = Device(nvml.nvmlDeviceGetHandleByIndex(0), Meter())
     make: Callable[[], list[FieldGroup]] = lambda: [*fast_groups(device, 100_000_000), *slow_groups(device, FieldGroup((), 0))]  # noqa: E731
     kept = [one for one in make() if one.fields[0] in ("energy_mj", "temp_c", "mem_clock_mhz", "procs", "pcie_width")]
     fast = fast_groups(device, 100_000_000)

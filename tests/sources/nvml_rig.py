@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pynvml
-
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import Frame
 from gputop.sources import Beat, Settings
 from gputop.sources.nvml import NvmlSource
+from gputop.sources.nvml import binding as nvml
 from tests.stubs.build import build
 
 STUB = Path(__file__).parents[1] / "stubs" / "nvml" / "nvml.c"
@@ -26,9 +25,8 @@ def stub(*flags: str) -> Path:
 
 
 def load(library: Path) -> None:
-    """Make pynvml use ``library`` in this process."""
-    pynvml.nvmlLib = ctypes.CDLL(str(library))
-    pynvml._nvmlGetFunctionPointer_cache.clear()
+    """Make gputop use ``library`` in this process."""
+    nvml.nvmlLib = ctypes.CDLL(str(library))
 
 
 class Rig:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
 
-import pynvml
 import pytest
 
 from gputop.model.board import Board
+from gputop.sources.nvml import binding as nvml
 from gputop.sources.nvml import gpm
 from gputop.sources.nvml.driver import Device, Meter
 from gputop.sources.nvml.fast import Samples
@@ -256,7 +256,7 @@ def test_after_the_wall_clock_was_set_back_the_driver_is_asked_for_all(rig: Rig,
     """What was seen last then lies in the future, and NVML has nothing newer."""
     rig.set("gpus 1", "util 40", f"procs {os.getpid()}:1024:50:C")
     rig.until(rig.opened(), lambda board: "procs" in board.gpus[0].values)
-    reading = make(Device(pynvml.nvmlDeviceGetHandleByIndex(0), Meter()))
+    reading = make(Device(nvml.nvmlDeviceGetHandleByIndex(0), Meter()))
     reading._seen_us = time.time_ns() // 1000 + 3_600_000_000
     assert read(reading)
     assert 0 < reading._seen_us <= time.time_ns() // 1000
@@ -285,8 +285,8 @@ def test_process_lists_with_memory_and_sm_share(rig: Rig) -> None:
 def test_of_several_shares_of_a_process_the_newest_counts() -> None:
     now_us = time.time_ns() // 1000
     rows = [
-        pynvml.c_nvmlProcessUtilizationSample_t(pid=7, timeStamp=now_us, smUtil=90),
-        pynvml.c_nvmlProcessUtilizationSample_t(pid=7, timeStamp=now_us - 900_000, smUtil=10),
+        nvml.c_nvmlProcessUtilizationSample_t(pid=7, timeStamp=now_us, smUtil=90),
+        nvml.c_nvmlProcessUtilizationSample_t(pid=7, timeStamp=now_us - 900_000, smUtil=10),
     ]
     usage = _ProcessUtilization(SimpleNamespace(mig=False, call=lambda *_: rows))
     assert usage._fetch({})[7][0] == 90.0

@@ -12,13 +12,13 @@ from itertools import pairwise
 from pathlib import Path
 from threading import Lock, Thread
 
-import pynvml
 import pytest
 
 from gputop.doctor.checks import gpu_checks
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS
 from gputop.sources import Unavailable
+from gputop.sources.nvml import binding as nvml
 from gputop.sources.nvml import driver, fast, groups
 from gputop.sources.nvml.driver import why
 from gputop.sources.nvml.gpu import NEVER_READ, READ_FIELDS, WatchedGpu
@@ -55,7 +55,7 @@ def test_a_driver_that_is_too_old_to_be_started_says_so(rig: Rig) -> None:
 @pytest.mark.parametrize(("user", "words"), [(0, "not even for root"), (1000, "the driver reserves it for root")])
 def test_whom_a_permission_is_denied(user: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    assert why(pynvml.NVMLError(pynvml.NVML_ERROR_NO_PERMISSION)).text.startswith(f"no permission: {words}")
+    assert why(nvml.NVMLError(nvml.NVML_ERROR_NO_PERMISSION)).text.startswith(f"no permission: {words}")
 
 
 def test_no_library() -> None:

@@ -8,10 +8,10 @@ from contextlib import suppress
 from itertools import pairwise
 from math import inf
 
-import pynvml
 import pytest
 
 from gputop.model.frame import SECOND_NS
+from gputop.sources.nvml import binding as nvml
 from gputop.sources.nvml import groups
 from gputop.sources.nvml.driver import Device, Meter, unavailable
 from gputop.sources.nvml.fast import fast_groups
@@ -37,14 +37,14 @@ class Ways:
     def _way(self, at: int) -> Way:
         def way(values: Values, _: Missing) -> None:
             if self.errors[at]:
-                raise pynvml.NVMLError(self.errors[at])
+                raise nvml.NVMLError(self.errors[at])
             values["x"] = at + 1.0
 
         return way
 
 
 def test_a_library_without_a_function_that_all_others_need_is_too_old() -> None:
-    told = unavailable(pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND))
+    told = unavailable(nvml.NVMLError(nvml.NVML_ERROR_FUNCTION_NOT_FOUND))
     assert told.reason.startswith("the NVIDIA driver is too old")
     assert told.remedy == "install a newer driver (R384 or later)"
 
@@ -52,27 +52,27 @@ def test_a_library_without_a_function_that_all_others_need_is_too_old() -> None:
 def test_one_failure_is_a_gap_and_a_row_of_them_a_reason_and_the_way_that_worked_is_kept() -> None:
     ways = Ways()
     assert ways.read(0) == (1.0, "")
-    ways.errors[0] = pynvml.NVML_ERROR_UNKNOWN
+    ways.errors[0] = nvml.NVML_ERROR_UNKNOWN
     failed = (None, "the driver failed: Unknown Error")
     assert [ways.read(at) for at in (1, 2, 3, 4)] == [(None, ""), (None, ""), failed, failed]
     ways.errors[0] = 0
     assert ways.read(5) == (1.0, "")
 
 
-@pytest.mark.parametrize(("error", "again_s"), [(pynvml.NVML_ERROR_UNKNOWN, 5), (pynvml.NVML_ERROR_NOT_SUPPORTED, 60)])
+@pytest.mark.parametrize(("error", "again_s"), [(nvml.NVML_ERROR_UNKNOWN, 5), (nvml.NVML_ERROR_NOT_SUPPORTED, 60)])
 def test_a_way_that_has_never_worked_or_is_no_more_leads_to_the_other_until_it_is_asked_again(error: int, again_s: int) -> None:
     ways = Ways()
     ways.errors[0] = error
     assert [ways.read(at) for at in (0, 1, again_s)] == [(2.0, ""), (2.0, ""), (2.0, "")]  # asked again, in vain: no gap
     ways.errors[0] = 0
     assert [ways.read(2 * again_s - 1)[0], ways.read(2 * again_s)[0]] == [2.0, 1.0]
-    ways.errors[0] = pynvml.NVML_ERROR_NOT_SUPPORTED
+    ways.errors[0] = nvml.NVML_ERROR_NOT_SUPPORTED
     assert ways.read(2 * again_s + 1) == (2.0, "")
 
 
 def test_where_no_way_gives_a_value_the_reason_is_the_one_that_may_pass() -> None:
     ways = Ways()
-    ways.errors = [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_NOT_SUPPORTED]
+    ways.errors = [nvml.NVML_ERROR_UNKNOWN, nvml.NVML_ERROR_NOT_SUPPORTED]
     assert ways.read(0)[1].startswith("the driver failed")
     assert ways.group.due_ns < 2 * SECOND_NS
     ways.errors[0] = 0
@@ -81,7 +81,7 @@ def test_where_no_way_gives_a_value_the_reason_is_the_one_that_may_pass() -> Non
 
 def test_a_gpu_lost_in_the_second_way_is_lost() -> None:
     ways = Ways()
-    ways.errors = [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_GPU_IS_LOST]
+    ways.errors = [nvml.NVML_ERROR_UNKNOWN, nvml.NVML_ERROR_GPU_IS_LOST]
     with pytest.raises(Lost):
         ways.read(0)
 
@@ -146,7 +146,7 @@ def test_beside_idle_or_unread_sms_kernels_prove_nothing(sms: float | str) -> No
 def test_kernels_that_are_refused_after_a_contradiction_say_so() -> None:
     kernels = Kernels()
     kernels.read(0)
-    kernels.code = pynvml.NVML_ERROR_NOT_SUPPORTED
+    kernels.code = nvml.NVML_ERROR_NOT_SUPPORTED
     assert "no such metric" in str(kernels.read(31))
     kernels.code, kernels.told = 0, 80.0
     assert kernels.read(32) == 80.0
@@ -214,15 +214,15 @@ def test_what_rates_are_made_of_is_a_counter() -> None:
 
 def test_links_that_are_refused_leave_nothing_for_the_collector_of_garbage(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        raise nvml.NVMLError(nvml.NVML_ERROR_INVALID_ARGUMENT)
 
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetNvLinkState", refuse)
+    monkeypatch.setattr(nvml, "nvmlDeviceGetNvLinkState", refuse)
     links = NvLink(Device(None, Meter()))
     gc.collect()
     gc.disable()
     try:
-        with suppress(pynvml.NVMLError):
+        with suppress(nvml.NVMLError):
             links({}, {})
-        assert not [kept for kept in gc.get_objects() if isinstance(kept, pynvml.NVMLError)]
+        assert not [kept for kept in gc.get_objects() if isinstance(kept, nvml.NVMLError)]
     finally:
         gc.enable()

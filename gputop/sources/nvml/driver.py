@@ -1,4 +1,4 @@
-"""The driver's answers: calls of nvidia-ml-py that are counted and timed, and what their failures mean in words."""
+"""The driver's answers: calls of NVML that are counted and timed, and what their failures mean in words."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ctypes import Union, sizeof
 from time import monotonic_ns, time_ns
 from typing import Any
 
-import pynvml
 from msgspec import Struct
 
 from gputop.sources import Unavailable
+from gputop.sources.nvml import binding as nvml
 from gputop.sources.nvml.numbers import MOST_BYTES, NoValue
 from gputop.system import crash
 from gputop.system.privilege import in_container
@@ -24,12 +24,10 @@ FAILURES = Exception  # what a call may raise: NVML's errors, and whatever else 
 _AHEAD_NS = 50_000_000  # ns that a driver's stamp may lie in the future, since two clocks differ
 _VALUE_FORMATS = ("=d", "=I", "=Q", "=Q", "=q", "=i", "=H")  # of nvmlValue_t, by nvmlValueType_t
 _VALUE_TYPES = tuple(map(struct.Struct, _VALUE_FORMATS))
-_FIELD_BYTES, _TYPE_AND_CODE = sizeof(pynvml.c_nvmlFieldValue_t), struct.Struct("=ii")
-_TYPE_AT, _VALUE_AT = pynvml.c_nvmlFieldValue_t.valueType.offset, pynvml.c_nvmlFieldValue_t.value.offset
-# Errors of a binding that is older or newer than the library.
-_MISFITS: tuple[type[Exception], ...] = (
-    getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError), AttributeError, TypeError, ValueError,
-)  # fmt: skip
+_FIELD_BYTES, _TYPE_AND_CODE = sizeof(nvml.c_nvmlFieldValue_t), struct.Struct("=ii")
+_TYPE_AT, _VALUE_AT = nvml.c_nvmlFieldValue_t.valueType.offset, nvml.c_nvmlFieldValue_t.value.offset
+# Errors of an answer that is none of those in nvml.h.
+_MISFITS: tuple[type[Exception], ...] = AttributeError, TypeError, ValueError
 
 
 class Meter:
@@ -59,21 +57,21 @@ class Device:
         self._owned: dict[int, tuple[object, Callable[[object], object]]] = {}
 
     def call(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """Call nvidia-ml-py's ``function`` for this device. Raises pynvml.NVMLError."""
+        """Call a ``function`` of `binding` for this device. Raises nvml.NVMLError."""
         self.meter.count()
         return function(self.handle, *arguments)
 
     def call_library(self, function: Callable[..., int], *arguments: object) -> None:
-        """Call a function of the library itself, see `library_function`. Raises pynvml.NVMLError."""
+        """Call a function of the library itself, see `library_function`. Raises nvml.NVMLError."""
         meter = self.meter
         meter.calls += 1
         meter.called_ns = monotonic_ns()
         if code := function(self.handle, *arguments):
-            raise pynvml.NVMLError(code)
+            raise nvml.NVMLError(code)
 
     def fields(self, *wanted: int | tuple[int, int]) -> list[Any]:
         """nvmlDeviceGetFieldValues of field ids, or pairs of id and scope: c_nvmlFieldValue_t, for `field_number`."""
-        values: list[Any] = self.call(pynvml.nvmlDeviceGetFieldValues, wanted)
+        values: list[Any] = self.call(nvml.nvmlDeviceGetFieldValues, wanted)
         return values
 
     def own(self, thing: object, free: Callable[[object], object]) -> None:
@@ -83,7 +81,7 @@ class Device:
     def disown(self, thing: object) -> None:
         """Free ``thing`` now."""
         thing, free = self._owned.pop(id(thing))
-        with suppress(pynvml.NVMLError):
+        with suppress(nvml.NVMLError):
             free(thing)
 
     def release(self) -> None:
@@ -93,16 +91,15 @@ class Device:
 
 
 def library_function(*names: str) -> Callable[..., int]:
-    """The first function of the names that the driver's library has. Raises pynvml.NVMLError if it has none.
+    """The first function of the names that the driver's library has. Raises nvml.NVMLError if it has none.
 
-    For the calls of every poll, into kept buffers: with eight GPUs nvidia-ml-py costs 0.15 points of a core more (measured). And for calls
-    that it makes twice (size, then data), which costs a real driver milliseconds.
+    For the calls of every poll, into kept buffers: new ones cost 0.15 points of a core more with eight GPUs (measured).
     """
     for name in names:
         with suppress(AttributeError):
-            function: Callable[..., int] = getattr(pynvml.nvmlLib, name)
+            function: Callable[..., int] = getattr(nvml.nvmlLib, name)
             return function
-    raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    raise nvml.NVMLError(nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
 
 class KeptFields:
@@ -113,32 +110,32 @@ class KeptFields:
     def __init__(self, device: Device, *ids: int) -> None:
         self._device, self.count = device, len(ids)
         self._function = library_function("nvmlDeviceGetFieldValues")
-        self._values = (pynvml.c_nvmlFieldValue_t * self.count)()
+        self._values = (nvml.c_nvmlFieldValue_t * self.count)()
         for value, field in zip(self._values, ids, strict=True):
             value.fieldId = field
 
     def read(self) -> None:
-        """Raises pynvml.NVMLError."""
+        """Raises nvml.NVMLError."""
         self._device.call_library(self._function, self.count, self._values)
 
     def number(self, at: int) -> int | float:
-        """The unchecked number at position ``at``. Raises the pynvml.NVMLError that the driver gave for this field."""
+        """The unchecked number at position ``at``. Raises the nvml.NVMLError that the driver gave for this field."""
         offset = at * _FIELD_BYTES
         kind, code = _TYPE_AND_CODE.unpack_from(self._values, offset + _TYPE_AT)
         if code:
-            raise pynvml.NVMLError(code)
+            raise nvml.NVMLError(code)
         number: int | float = _value_format(kind).unpack_from(self._values, offset + _VALUE_AT)[0]
         return number
 
     def is_32_bit(self, at: int) -> bool:
         """True if the number at ``at`` is a counter that overflows at 32 bits."""
-        return bool(self._values[at].valueType == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT)
+        return bool(self._values[at].valueType == nvml.NVML_VALUE_TYPE_UNSIGNED_INT)
 
 
 def field_number(value: Any) -> int | float:
-    """The unchecked number of a c_nvmlFieldValue_t. Raises the pynvml.NVMLError that the driver gave for this field."""
+    """The unchecked number of a c_nvmlFieldValue_t. Raises the nvml.NVMLError that the driver gave for this field."""
     if value.nvmlReturn:
-        raise pynvml.NVMLError(value.nvmlReturn)
+        raise nvml.NVMLError(value.nvmlReturn)
     return value_number(value.value, value.valueType)
 
 
@@ -149,7 +146,7 @@ def value_number(value: Union, kind: int) -> int | float:
 
 
 def _value_format(kind: int) -> struct.Struct:
-    return _VALUE_TYPES[kind if 0 <= kind < len(_VALUE_TYPES) else pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG]
+    return _VALUE_TYPES[kind if 0 <= kind < len(_VALUE_TYPES) else nvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG]
 
 
 def is_past(stamp_us: int) -> bool:
@@ -167,14 +164,14 @@ class Why(Struct, frozen=True):
 
 _TOO_OLD = Why("the driver is too old for it", lasting=True)
 _KNOWN = {
-    pynvml.NVML_ERROR_NOT_SUPPORTED: Why("not supported on this GPU", lasting=True),
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: _TOO_OLD,
-    25: _TOO_OLD,  # NVML_ERROR_ARGUMENT_VERSION_MISMATCH, not in older bindings
-    pynvml.NVML_ERROR_INVALID_ARGUMENT: Why("not supported on this GPU (invalid argument)", lasting=True),
-    pynvml.NVML_ERROR_GPU_IS_LOST: Why("GPU lost: it has fallen off the bus or been removed", lost=True),
-    pynvml.NVML_ERROR_RESET_REQUIRED: Why("GPU needs a reset", lost=True),
-    pynvml.NVML_ERROR_NO_DATA: Why("the driver has no value for it"),
-    pynvml.NVML_ERROR_TIMEOUT: Why("the driver timed out"),
+    nvml.NVML_ERROR_NOT_SUPPORTED: Why("not supported on this GPU", lasting=True),
+    nvml.NVML_ERROR_FUNCTION_NOT_FOUND: _TOO_OLD,
+    nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: _TOO_OLD,
+    nvml.NVML_ERROR_INVALID_ARGUMENT: Why("not supported on this GPU (invalid argument)", lasting=True),
+    nvml.NVML_ERROR_GPU_IS_LOST: Why("GPU lost: it has fallen off the bus or been removed", lost=True),
+    nvml.NVML_ERROR_RESET_REQUIRED: Why("GPU needs a reset", lost=True),
+    nvml.NVML_ERROR_NO_DATA: Why("the driver has no value for it"),
+    nvml.NVML_ERROR_TIMEOUT: Why("the driver timed out"),
 }
 
 
@@ -182,34 +179,34 @@ def why(error: Exception, mig: bool = False) -> Why:
     """The meaning of a failed call; ``mig``: the GPU is split into MIG instances."""
     if isinstance(error, NoValue):
         return Why(str(error))
-    if not isinstance(error, pynvml.NVMLError):
-        return Why(f"nvidia-ml-py does not fit this driver: {error}" if isinstance(error, _MISFITS) else crash.log(error), lasting=True)
-    if mig and error.value == pynvml.NVML_ERROR_NOT_SUPPORTED:
+    if not isinstance(error, nvml.NVMLError):
+        return Why(f"the driver's answer does not fit nvml.h: {error}" if isinstance(error, _MISFITS) else crash.log(error), lasting=True)
+    if mig and error.value == nvml.NVML_ERROR_NOT_SUPPORTED:
         return Why("not available while MIG is on", lasting=True)
-    if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
+    if error.value == nvml.NVML_ERROR_NO_PERMISSION:
         whom = "not even for root; in a container it may take CAP_SYS_ADMIN" if os.geteuid() == 0 else "the driver reserves it for root"
         return Why(f"no permission: {whom}", lasting=True)
     return _KNOWN.get(error.value) or Why(f"the driver failed: {error}")
 
 
 _START = {
-    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
+    nvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
         "no NVIDIA driver: libnvidia-ml.so.1 is not found",
         "install the NVIDIA driver; in a container start it with --gpus all (NVIDIA Container Toolkit)",
     ),
-    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
+    nvml.NVML_ERROR_DRIVER_NOT_LOADED: (
         "the NVIDIA driver is not loaded",
         "modprobe nvidia (see dmesg for why it is not); in a container pass the GPU in with --gpus all",
     ),
-    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+    nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
         "driver/library version mismatch: libnvidia-ml was updated, the loaded kernel module was not",
         "reboot, or stop what uses the GPUs and reload: rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && modprobe nvidia",
     ),
-    pynvml.NVML_ERROR_NO_PERMISSION: (
+    nvml.NVML_ERROR_NO_PERMISSION: (
         "no permission to talk to the NVIDIA driver",
         "ls -l /dev/nvidia*: join the group that may use them, or run as root; in a container pass the GPU in with --gpus all",
     ),
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: (
+    nvml.NVML_ERROR_FUNCTION_NOT_FOUND: (
         "the NVIDIA driver is too old: its NVML lacks functions that every reading needs",
         "install a newer driver (R384 or later)",
     ),
@@ -227,16 +224,16 @@ Toolkit, Troubleshooting."""
 
 def unavailable(error: Exception, root: str = "/") -> Unavailable:
     """Why NVML as a whole cannot be used, and what the user can do about it."""
-    code = error.value if isinstance(error, pynvml.NVMLError) else None
+    code = error.value if isinstance(error, nvml.NVMLError) else None
     if code is not None and _is_refused_by_cgroup(root):
         if in_container(root):
             why = f"the container has lost its GPUs: its cgroup refuses /{_CONTROL}, as after systemctl daemon-reload on the host"
             return Unavailable(why, _GPUS_LOST)
         return Unavailable(f"the cgroup of this process refuses /{_CONTROL}", "in its systemd unit: DeviceAllow=char-nvidia* rw")
-    if code == pynvml.NVML_ERROR_UNKNOWN and in_container(root):
+    if code == nvml.NVML_ERROR_UNKNOWN and in_container(root):
         why = f"NVML does not start: {error}, as in a container that has lost its GPUs (after systemctl daemon-reload on the host)"
         return Unavailable(why, _GPUS_LOST)
-    return Unavailable(*_START.get(code, (f"NVML does not start: {error}", "nvidia-smi shows more")))
+    return Unavailable(*_START.get(code or 0, (f"NVML does not start: {error}", "nvidia-smi shows more")))
 
 
 def _is_refused_by_cgroup(root: str) -> bool:

@@ -6,10 +6,9 @@ import time
 from ctypes import byref, c_int, c_uint, c_ulonglong
 from itertools import pairwise
 
-import pynvml
-
 from gputop.model.frame import SECOND_NS, link_bytes_per_s
 from gputop.sources.host import memory_fields
+from gputop.sources.nvml import binding as nvml
 from gputop.sources.nvml.driver import FAILURES, Device, KeptFields, is_past, library_function, value_number
 from gputop.sources.nvml.gpm import GPM_FIELDS, GPM_LEAST_NS, PCIE_COUNTERS, Gpm
 from gputop.sources.nvml.groups import FieldGroup, Missing, Values, Way, made, once, single, take
@@ -48,7 +47,7 @@ def fast_groups(device: Device, interval_ns: int) -> list[FieldGroup]:
         FieldGroup(("util_t_ns",), interval_ns, samples),
         FieldGroup(("power_w", "power_instant"), interval_ns, made(_power_instant, device), _power_usage(device)),
         FieldGroup(_MEMORY, standing_ns, _memory_v2(device), _memory_v1(device)),
-        single("sm_clock_mhz", standing_ns, lambda: megahertz(call(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM))),
+        single("sm_clock_mhz", standing_ns, lambda: megahertz(call(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM))),
         FieldGroup(("throttle_mask",), interval_ns, made(_throttle, device)),
     ]
 
@@ -94,7 +93,7 @@ class Samples:
         self._rate_before: float | None = None
         self._device = device
         self._function = once(library_function, "nvmlDeviceGetSamples")
-        self._buffer = (pynvml.c_nvmlSample_t * 128)()
+        self._buffer = (nvml.c_nvmlSample_t * 128)()
         self._count, self._kind = c_uint(), c_int()
         self._seen_us = 0
         self._latest: tuple[float, int] | None = None  # utilization in per cent, and when the driver took it
@@ -146,9 +145,9 @@ class Samples:
         since = c_ulonglong(self._seen_us if is_past(self._seen_us) else 0)
         out = byref(self._kind), byref(self._count), self._buffer
         try:
-            self._device.call_library(self._function(), pynvml.NVML_GPU_UTILIZATION_SAMPLES, since, *out)
-        except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_NOT_FOUND:
+            self._device.call_library(self._function(), nvml.NVML_GPU_UTILIZATION_SAMPLES, since, *out)
+        except nvml.NVMLError as error:
+            if error.value == nvml.NVML_ERROR_NOT_FOUND:
                 return  # nothing newer than what was seen
             raise
         samples = [sample for sample in self._buffer[: min(self._count.value, len(self._buffer))] if is_past(sample.timeStamp)]
@@ -162,7 +161,7 @@ class Samples:
         self._latest = percent(value_number(newest.sampleValue, self._kind.value)), now_ns - self._age_ns
 
 
-def _stamp_us(sample: pynvml.c_nvmlSample_t) -> int:
+def _stamp_us(sample: nvml.c_nvmlSample_t) -> int:
     stamp: int = sample.timeStamp
     return stamp
 
@@ -187,7 +186,7 @@ def _power_instant(device: Device) -> Way:
 
 def _power_usage(device: Device) -> Way:
     def way(values: Values, _: Missing) -> None:
-        values["power_w"], values["power_instant"] = watts(device.call(pynvml.nvmlDeviceGetPowerUsage)), False
+        values["power_w"], values["power_instant"] = watts(device.call(nvml.nvmlDeviceGetPowerUsage)), False
 
     return way
 
@@ -206,7 +205,7 @@ def _throttle(device: Device) -> Way:
 
 def _memory_v2(device: Device) -> Way:
     def way(values: Values, _: Missing) -> None:
-        info = device.call(pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
+        info = device.call(nvml.nvmlDeviceGetMemoryInfo, nvml.nvmlMemory_v2)
         total = memory(info.total)
         values["mem_used_bytes"], values["mem_total_bytes"] = part_of(total, info.used), total
         values["mem_reserved_bytes"] = part_of(total, info.reserved)
@@ -217,9 +216,9 @@ def _memory_v2(device: Device) -> Way:
 def _memory_v1(device: Device) -> Way:
     def way(values: Values, missing: Missing) -> None:
         try:
-            info = device.call(pynvml.nvmlDeviceGetMemoryInfo)
-        except pynvml.NVMLError as error:
-            if error.value != pynvml.NVML_ERROR_NOT_SUPPORTED or device.mig:
+            info = device.call(nvml.nvmlDeviceGetMemoryInfo)
+        except nvml.NVMLError as error:
+            if error.value != nvml.NVML_ERROR_NOT_SUPPORTED or device.mig:
                 raise
             _memory_of_host(values, missing)
             return
@@ -237,7 +236,7 @@ def _memory_of_host(values: Values, missing: Missing) -> None:
         host = memory_fields(file.read())
     total, available = host.get("mem_total_bytes"), host.get("mem_available_bytes")
     if not isinstance(total, int) or not isinstance(available, int):
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
     values["mem_used_bytes"], values["mem_total_bytes"], values["mem_shared"] = part_of(total, total - available), total, True
     missing["mem_reserved_bytes"] = "the GPU shares the host's memory"
 
@@ -293,8 +292,8 @@ class PcieCounters:
 def _link_bytes_per_ns(device: Device) -> float:
     """Largest bytes per ns that the PCIe link carries one way; 0 if the driver does not report its generation and width."""
     try:
-        generation = link(device.call(pynvml.nvmlDeviceGetMaxPcieLinkGeneration))
-        lanes = link(device.call(pynvml.nvmlDeviceGetMaxPcieLinkWidth))
+        generation = link(device.call(nvml.nvmlDeviceGetMaxPcieLinkGeneration))
+        lanes = link(device.call(nvml.nvmlDeviceGetMaxPcieLinkWidth))
     except FAILURES:
         return 0.0
     return (link_bytes_per_s(generation, lanes) or 0.0) / SECOND_NS

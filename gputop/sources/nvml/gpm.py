@@ -8,9 +8,8 @@ from collections.abc import Callable
 from ctypes import Structure, byref, c_uint, sizeof
 from time import monotonic_ns
 
-import pynvml
-
 from gputop.model.frame import SECOND_NS
+from gputop.sources.nvml import binding as nvml
 from gputop.sources.nvml.driver import Device, library_function
 from gputop.sources.nvml.groups import Missing, Values
 
@@ -25,7 +24,7 @@ _MIG_METRICS = (_KERNELS, 2)
 # 0.5 per cent in the mean and 3.4 in 99 of 100 polls, and saves six of ten readings (measured).
 _ALIKE, _ALIKE_PCT = 0.05, 0.05  # part of SM activity, and per cent, by which it may differ
 _ALIKE_NS = 480_000_000  # ns for which a reading stands at most
-_REFUSALS = (pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_NOT_FOUND)
+_REFUSALS = (nvml.NVML_ERROR_INVALID_ARGUMENT, nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_NOT_FOUND)
 _MOST_PCT = 101  # GPM rounds beyond 100
 _MIB, _MOST_MIB_PER_S = 1 << 20, 1_000_000  # no link reaches a terabyte a second
 GPM_LEAST_NS = 100_000_000  # ns: shorter intervals give invalid values on Hopper (NVIDIA/DCGM issue 310)
@@ -39,19 +38,19 @@ FIRST = "not yet: GPM compares two samples, 0.1 s apart"
 
 
 class _MetricsGet(Structure):
-    """nvmlGpmMetricsGet_t with room for our metrics: the library uses numMetrics entries, and the binding has room for hundreds."""
+    """nvmlGpmMetricsGet_t with room for our metrics: the library uses numMetrics entries, and nvml.h has room for hundreds."""
 
-    _fields_ = [*pynvml.c_nvmlGpmMetricsGet_t._fields_[:-1], ("metrics", pynvml.c_nvmlGpmMetric_t * len(_METRICS))]
+    _fields_ = [*nvml.c_nvmlGpmMetricsGet_t._fields_, ("metrics", nvml.c_nvmlGpmMetric_t * len(_METRICS))]
 
 
-_METRIC = pynvml.c_nvmlGpmMetric_t
+_METRIC = nvml.c_nvmlGpmMetric_t
 _CODE_AND_VALUE = f"{_METRIC.nvmlReturn.offset}xid{sizeof(_METRIC) - _METRIC.metricInfo.offset}x"
 _RESULTS = {count: struct.Struct("=" + count * _CODE_AND_VALUE) for count in range(1, len(_METRICS) + 1)}
 """Number of metrics -> code and value of each, in turn. Unpacking costs a fraction of the structures' attributes."""
 
 
 def _request(numbers: tuple[int, ...]) -> _MetricsGet:
-    request = _MetricsGet(version=pynvml.NVML_GPM_METRICS_GET_VERSION, numMetrics=len(numbers))
+    request = _MetricsGet(version=nvml.NVML_GPM_METRICS_GET_VERSION, numMetrics=len(numbers))
     for slot, number in zip(request.metrics, numbers, strict=False):
         slot.metricId = number
     return request
@@ -76,10 +75,10 @@ class Gpm:
     )
 
     def __init__(self, device: Device, gpu_instance: int | None = None) -> None:
-        """Raises pynvml.NVMLError if the GPU has no GPM."""
+        """Raises nvml.NVMLError if the GPU has no GPM."""
         self._device = device
-        if not device.call(pynvml.nvmlGpmQueryDeviceSupport).isSupportedDevice:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        if not device.call(nvml.nvmlGpmQueryDeviceSupport).isSupportedDevice:
+            raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
         self._scope = () if gpu_instance is None else (c_uint(gpu_instance),)
         self._sample_get = library_function("nvmlGpmSampleGet" if gpu_instance is None else "nvmlGpmMigSampleGet")
         self._metrics_get = library_function("nvmlGpmMetricsGet")
@@ -88,7 +87,7 @@ class Gpm:
         self._kernels = _Kernels()
         self._sampled_ns = 0
         self._has_compared = False  # whether the last call had a sample before it
-        self._failure: pynvml.NVMLError | None = None  # of the last call
+        self._failure: nvml.NVMLError | None = None  # of the last call
         self._moved: list[float] = []
         """Bytes over PCIe from the GPU and to it since the first sample, by GPM's rates; empty while there are none."""
 
@@ -104,7 +103,7 @@ class Gpm:
         if self._failure is not None:
             raise self._failure
         if self._has_compared and not self._moved:
-            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+            raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
         values.update(zip(PCIE_COUNTERS, map(int, self._moved), strict=False))
 
     def close(self) -> None:
@@ -115,7 +114,7 @@ class Gpm:
     def read(self) -> list[float | str]:
         """A value of each of `GPM_FIELDS`, or of a MIG instance its utilization and SM activity.
 
-        A text is the reason for no value; it is empty if the last value stands. Raises pynvml.NVMLError.
+        A text is the reason for no value; it is empty if the last value stands. Raises nvml.NVMLError.
         """
         now_ns = monotonic_ns()
         if now_ns - self._sampled_ns < _TOO_SOON_NS:
@@ -123,13 +122,13 @@ class Gpm:
         try:
             self._failure = None
             return self._sample(now_ns)
-        except pynvml.NVMLError as error:
+        except nvml.NVMLError as error:
             self._failure = error
             raise
 
     def _new_sample(self) -> object:
-        sample: object = pynvml.nvmlGpmSampleAlloc()
-        self._device.own(sample, pynvml.nvmlGpmSampleFree)
+        sample: object = nvml.nvmlGpmSampleAlloc()
+        self._device.own(sample, nvml.nvmlGpmSampleFree)
         return sample
 
     def _sample(self, now_ns: int) -> list[float | str]:
@@ -144,7 +143,7 @@ class Gpm:
     def _compare(self, ns: int) -> list[float | str]:
         try:
             self._ask(self._get)
-        except pynvml.NVMLError as error:
+        except nvml.NVMLError as error:
             if error.value not in _REFUSALS or self._get.numMetrics <= _FIRST_METRICS:
                 raise
             self._get.numMetrics = _FIRST_METRICS
@@ -158,11 +157,11 @@ class Gpm:
         return [*values, self._kernels.read(values[0], self._sampled_ns + ns, self._ask)]
 
     def _ask(self, request: _MetricsGet) -> None:
-        """Fill in the request from the two samples. Raises pynvml.NVMLError."""
+        """Fill in the request from the two samples. Raises nvml.NVMLError."""
         request.sample1, request.sample2 = self._older, self._newer
         self._device.meter.count()
         if code := self._metrics_get(byref(request)):
-            raise pynvml.NVMLError(code)
+            raise nvml.NVMLError(code)
 
     def _move(self, codes: tuple[int, ...], rates: tuple[float, ...], seconds: float) -> None:
         """Add to the bytes over PCIe. A link that is up is never quite silent: rates of 0 are believed only after others."""
@@ -193,7 +192,7 @@ class _Kernels:
 
     def read(self, sms: float | str, now_ns: int, ask: Callable[[_MetricsGet], None]) -> float | str:
         """The metric in per cent, or the reason for no value. ``sms``: SM activity; ``ask`` fills in a request. Raises
-        pynvml.NVMLError."""
+        nvml.NVMLError."""
         if self._again_ns and (now_ns < self._again_ns or not isinstance(sms, float) or sms <= _SLACK_PCT):
             return self._value
         if not isinstance(sms, float):
@@ -207,7 +206,7 @@ class _Kernels:
         try:
             ask(self._get)
             value = _value_of(self._get.metrics[0].nvmlReturn, self._get.metrics[0].value)
-        except pynvml.NVMLError as error:
+        except nvml.NVMLError as error:
             if error.value not in _REFUSALS:
                 raise
             value = _NONE

@@ -6,9 +6,8 @@ from collections import deque
 from contextlib import suppress
 from time import monotonic_ns
 
-import pynvml
-
 from gputop.model.frame import SECOND_NS, Gpu
+from gputop.sources.nvml import binding as nvml
 from gputop.sources.nvml.driver import FAILURES, Device, why
 from gputop.sources.nvml.fast import fast_groups
 from gputop.sources.nvml.gpm import PCIE_COUNTERS
@@ -139,7 +138,7 @@ class WatchedGpu:
             return False
         self._again_ns = beat_ns + _ATTACH_AGAIN_NS - self._interval_ns // 2
         try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(self.index)
+            handle = nvml.nvmlDeviceGetHandleByIndex(self.index)
             answer = self._answer(Device(handle, self.fast.meter))
         except FAILURES as error:
             cause = why(error)

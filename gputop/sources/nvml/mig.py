@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-import pynvml
-
 from gputop.model.frame import MigInstance
+from gputop.sources.nvml import binding as nvml
 from gputop.sources.nvml.driver import FAILURES, Device, why
 from gputop.sources.nvml.gpm import FIRST, Gpm
 from gputop.sources.nvml.groups import Missing, Values, take
@@ -18,9 +17,9 @@ _Key = tuple[object, ...]  # distinguishes an instance from one made later with 
 
 
 def mig_is_on(device: Device) -> bool:
-    """True if the GPU is split now. Raises pynvml.NVMLError."""
-    current, _pending = device.call(pynvml.nvmlDeviceGetMigMode)
-    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
+    """True if the GPU is split now. Raises nvml.NVMLError."""
+    current, _pending = device.call(nvml.nvmlDeviceGetMigMode)
+    return bool(current == nvml.NVML_DEVICE_MIG_ENABLE)
 
 
 class Mig:
@@ -38,7 +37,7 @@ class Mig:
         before, self._keys = self._keys, set()
         values["mig_mode"] = on = mig_is_on(self._device)
         if on:
-            indices = range(count(self._device.call(pynvml.nvmlDeviceGetMaxMigDeviceCount)))
+            indices = range(count(self._device.call(nvml.nvmlDeviceGetMaxMigDeviceCount)))
             values["mig"] = [instance for instance in map(self._instance, indices) if instance is not None]
         if self._keys != before:
             self._no_gpm = ""
@@ -50,10 +49,10 @@ class Mig:
         values: Values = {}
         missing: Missing = {}
         try:
-            handle = self._device.call(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, index)
-        except pynvml.NVMLError as error:
+            handle = self._device.call(nvml.nvmlDeviceGetMigDeviceHandleByIndex, index)
+        except nvml.NVMLError as error:
             cause = why(error)
-            if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT):
+            if error.value in (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_INVALID_ARGUMENT):
                 return None
             if cause.lost:
                 raise
@@ -64,16 +63,16 @@ class Mig:
 
     def _read(self, instance: Device, values: Values, missing: Missing) -> None:
         call = instance.call
-        info, gpu_instance = cache(lambda: call(pynvml.nvmlDeviceGetMemoryInfo)), cache(lambda: _number(instance, "GpuInstanceId"))
+        info, gpu_instance = cache(lambda: call(nvml.nvmlDeviceGetMemoryInfo)), cache(lambda: _number(instance, "GpuInstanceId"))
         activity = cache(lambda: self._activity(_key(values), gpu_instance()))
         for field, read in (
             ("gpu_instance", gpu_instance),
             ("compute_instance", lambda: _number(instance, "ComputeInstanceId")),
-            ("uuid", lambda: call(pynvml.nvmlDeviceGetUUID)),
-            ("profile", lambda: call(pynvml.nvmlDeviceGetName).rpartition("MIG ")[2]),
+            ("uuid", lambda: call(nvml.nvmlDeviceGetUUID)),
+            ("profile", lambda: call(nvml.nvmlDeviceGetName).rpartition("MIG ")[2]),
             ("mem_used_bytes", lambda: part_of(memory(info().total), info().used)),
             ("mem_total_bytes", lambda: memory(info().total)),
-            ("sm_count", lambda: count(call(pynvml.nvmlDeviceGetAttributes).multiprocessorCount)),
+            ("sm_count", lambda: count(call(nvml.nvmlDeviceGetAttributes).multiprocessorCount)),
             ("util_pct", lambda: _float(activity()[0])),
             ("sm_active_pct", lambda: _float(activity()[1])),
         ):
@@ -98,7 +97,7 @@ class Mig:
 
 
 def _number(instance: Device, name: str) -> int:
-    return count(instance.call(getattr(pynvml, f"nvmlDeviceGet{name}")))
+    return count(instance.call(getattr(nvml, f"nvmlDeviceGet{name}")))
 
 
 def _key(values: Values) -> _Key:

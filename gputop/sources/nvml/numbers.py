@@ -6,7 +6,7 @@ NVML_ERROR_NO_DATA for one with all bits set, which is NVML's "not available".
 
 from __future__ import annotations
 
-import pynvml
+from gputop.sources.nvml import binding as nvml
 
 NOT_AVAILABLE = (2**32 - 1, 2**64 - 1)
 MOST_BYTES = 1 << 44  # bytes of a GPU's memory: 50 times that of the largest
@@ -21,7 +21,7 @@ class NoValue(Exception):
 def checked(number: float, least: float, most: float, unit: str = "") -> float:
     """``number``, if it lies between ``least`` and ``most``."""
     if number in NOT_AVAILABLE:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_DATA)
+        raise nvml.NVMLError(nvml.NVML_ERROR_NO_DATA)
     if not least <= number <= most:  # NaN lies between no two numbers
         raise NoValue(f"the driver reports {number:g}{unit}, which is impossible")
     return number
@@ -65,8 +65,8 @@ def link(number: int) -> int:
 
 
 def pstate(number: int) -> int:
-    if number == pynvml.NVML_PSTATE_UNKNOWN:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NO_DATA)
+    if number == nvml.NVML_PSTATE_UNKNOWN:
+        raise nvml.NVMLError(nvml.NVML_ERROR_NO_DATA)
     return int(checked(number, 0, 15))
 
 

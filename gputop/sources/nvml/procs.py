@@ -7,10 +7,10 @@ from collections.abc import Callable
 from ctypes import Array, Structure, byref, c_uint, c_ulonglong
 from typing import Any, TypeVar
 
-import pynvml
 from msgspec import Struct
 
 from gputop.model.frame import PART, SECOND_NS, GpuProc
+from gputop.sources.nvml import binding as nvml
 from gputop.sources.nvml.driver import Device, is_past, library_function, why
 from gputop.sources.nvml.groups import Missing, Values
 from gputop.sources.nvml.numbers import NOT_AVAILABLE, NoValue, part_of, percent
@@ -49,7 +49,7 @@ class _LongInfo(Structure):
 _LAYOUTS: dict[str, tuple[type[Structure], ...]] = {"_v3": (_ProcessInfo, _LongInfo), "_v2": (_ProcessInfo,), "": (_InfoV1,)}
 """Version of the call, newest first -> possible layouts of its rows; the rows show which of two layouts they have.
 
-nvidia-ml-py has only the layout of its own version, and makes each call twice; a real driver needs 4 ms for each (measured).
+One call with room for many rows, not two (size, then data): a real driver needs 4 ms for each (measured).
 """
 
 
@@ -64,7 +64,7 @@ class Processes:
     __slots__ = ("_lists", "_usage")
 
     def __init__(self, device: Device) -> None:
-        """Raises pynvml.NVMLError if the driver has no list of compute processes."""
+        """Raises nvml.NVMLError if the driver has no list of compute processes."""
         self._lists = [_List(device, *names) for names in _LISTS]
         self._usage = _ProcessUtilization(device)
 
@@ -118,7 +118,7 @@ class _List:
         try:
             self._fetch(self._function)
             self.reason = ""
-        except pynvml.NVMLError as error:
+        except nvml.NVMLError as error:
             cause = why(error, self._mig)
             if not (self.part and cause.lasting):
                 raise
@@ -136,9 +136,9 @@ class _List:
     def _find(self, name: str) -> tuple[Callable[..., int] | None, tuple[type[Structure], ...]]:
         """The newest version of the call, and its layouts. Without any, a list other than the main one stays silent."""
         for suffix, layouts in _LAYOUTS.items():
-            if hasattr(pynvml.nvmlLib, name + suffix):
+            if hasattr(nvml.nvmlLib, name + suffix):
                 return library_function(name + suffix), layouts
-        missing = pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        missing = nvml.NVMLError(nvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         if not self.part:
             raise missing
         self.reason = why(missing).text
@@ -163,9 +163,9 @@ class _List:
             try:
                 self._device.call_library(function, byref(self._count), self._buffer)
                 return
-            except pynvml.NVMLError as error:
+            except nvml.NVMLError as error:
                 wanted = max(self._count.value, room)
-                if error.value != pynvml.NVML_ERROR_INSUFFICIENT_SIZE or wanted >= _MOST_ROWS:
+                if error.value != nvml.NVML_ERROR_INSUFFICIENT_SIZE or wanted >= _MOST_ROWS:
                     raise
             self._buffer = self._new_buffer(wanted * 2)
 
@@ -189,7 +189,7 @@ class _ProcessUtilization:
         self._mig = self._device.mig
         try:
             return self._fetch(missing)
-        except pynvml.NVMLError as error:
+        except nvml.NVMLError as error:
             cause = why(error, self._mig)
             if cause.lost:
                 raise
@@ -200,10 +200,10 @@ class _ProcessUtilization:
     def _fetch(self, missing: Missing) -> dict[int, Shares]:
         since = self._seen_us if is_past(self._seen_us) else 0
         try:
-            found = self._device.call(pynvml.nvmlDeviceGetProcessUtilization, since)
-        except pynvml.NVMLError as error:
+            found = self._device.call(nvml.nvmlDeviceGetProcessUtilization, since)
+        except nvml.NVMLError as error:
             # The binding raises "success" if there is no row to make room for.
-            if error.value not in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS):
+            if error.value not in (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_SUCCESS):
                 raise
             return {}  # no process used anything
         rows = sorted((row for row in found if is_past(row.timeStamp)), key=_stamp_us)
@@ -216,7 +216,7 @@ class _ProcessUtilization:
         return used
 
 
-def _stamp_us(row: pynvml.c_nvmlProcessUtilizationSample_t) -> int:
+def _stamp_us(row: nvml.c_nvmlProcessUtilizationSample_t) -> int:
     stamp: int = row.timeStamp
     return stamp
 

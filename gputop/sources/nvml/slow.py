@@ -6,10 +6,9 @@ from collections.abc import Callable
 from ctypes import byref, c_uint
 from functools import partial
 
-import pynvml
-
 from gputop.model.frame import SECOND_NS
 from gputop.model.gpu import ENDING_XIDS
+from gputop.sources.nvml import binding as nvml
 from gputop.sources.nvml import numbers
 from gputop.sources.nvml.driver import Device, field_number, library_function, why
 from gputop.sources.nvml.groups import ONCE_NS, FieldGroup, Missing, Values, Way, made, single
@@ -22,11 +21,9 @@ _NVLINK_COUNTERS = ("nvlink_tx_bytes", "nvlink_rx_bytes")
 _NVLINK_FIELDS = (138, 0xFFFFFFFF), (139, 0xFFFFFFFF)  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX, in KiB, scope: all links
 _MOST_LINKS = 36
 _MEMORY_TEMP = 82  # NVML_FI_DEV_MEMORY_TEMP
-_CLOCK_SM, _CLOCK_MEM = pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM
-_TEMPERATURES = [
-    getattr(pynvml, name) for name in ("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV") if hasattr(pynvml, name)
-]  # fmt: skip
-"""Functions that read a temperature. From R570 on the second replaces the first; older bindings lack it."""
+_CLOCK_SM, _CLOCK_MEM = nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM
+_TEMPERATURES = nvml.nvmlDeviceGetTemperature, nvml.nvmlDeviceGetTemperatureV
+"""Functions that read a temperature. From R570 on the second replaces the first; older drivers lack it."""
 _COMPUTE_MODES = ("Default", "Exclusive Thread", "Prohibited", "Exclusive Process")  # by nvmlComputeMode_t
 _MOST_EVENTS = 64  # taken at once
 _ARCHITECTURES = {
@@ -38,10 +35,10 @@ def identity_groups(device: Device) -> list[FieldGroup]:
     """Field groups that are read once, when a GPU answers."""
     call = device.call
     asked: dict[str, Callable[[], object]] = {
-        "name": lambda: call(pynvml.nvmlDeviceGetName),
-        "uuid": lambda: call(pynvml.nvmlDeviceGetUUID),
-        "pci_bus_id": lambda: call(pynvml.nvmlDeviceGetPciInfo).busId,
-        "architecture": lambda: _architecture(numbers.count(call(pynvml.nvmlDeviceGetArchitecture))),
+        "name": lambda: call(nvml.nvmlDeviceGetName),
+        "uuid": lambda: call(nvml.nvmlDeviceGetUUID),
+        "pci_bus_id": lambda: call(nvml.nvmlDeviceGetPciInfo).busId.decode(),
+        "architecture": lambda: _architecture(numbers.count(call(nvml.nvmlDeviceGetArchitecture))),
     }
     return [single(field, ONCE_NS, read) for field, read in asked.items()]
 
@@ -59,36 +56,36 @@ def slow_groups(device: Device, pcie_counters: FieldGroup) -> list[FieldGroup]:
     return [
         FieldGroup(("procs",), second, made(Processes, device)),
         single("temp_c", second, *(partial(_temperature, device, function) for function in _TEMPERATURES)),
-        single("power_limit_w", second, lambda: numbers.watts_limit(call(pynvml.nvmlDeviceGetEnforcedPowerLimit))),
-        single("pstate", second, lambda: numbers.pstate(call(pynvml.nvmlDeviceGetPerformanceState))),
+        single("power_limit_w", second, lambda: numbers.watts_limit(call(nvml.nvmlDeviceGetEnforcedPowerLimit))),
+        single("pstate", second, lambda: numbers.pstate(call(nvml.nvmlDeviceGetPerformanceState))),
         single("mem_temp_c", second, lambda: numbers.celsius(field_number(*device.fields(_MEMORY_TEMP)))),
-        single("mem_clock_mhz", second, lambda: numbers.megahertz(call(pynvml.nvmlDeviceGetClockInfo, _CLOCK_MEM))),
-        single("energy_mj", 5 * second, lambda: numbers.count(call(pynvml.nvmlDeviceGetTotalEnergyConsumption)), counts=True),
+        single("mem_clock_mhz", second, lambda: numbers.megahertz(call(nvml.nvmlDeviceGetClockInfo, _CLOCK_MEM))),
+        single("energy_mj", 5 * second, lambda: numbers.count(call(nvml.nvmlDeviceGetTotalEnergyConsumption)), counts=True),
         FieldGroup(("mig_mode", "mig"), second, Mig(device)),
         FieldGroup(XID, second, made(XidEvents, device)),
         FieldGroup((*_NVLINK_COUNTERS, "nvlink_links"), second, NvLink(device), counts=True),
-        single("pcie_gen", 2 * second, lambda: numbers.link(call(pynvml.nvmlDeviceGetCurrPcieLinkGeneration))),
-        single("pcie_width", 2 * second, lambda: numbers.link(call(pynvml.nvmlDeviceGetCurrPcieLinkWidth))),
-        single("enc_pct", 2 * second, lambda: numbers.percent(call(pynvml.nvmlDeviceGetEncoderUtilization)[0])),
-        single("dec_pct", 2 * second, lambda: numbers.percent(call(pynvml.nvmlDeviceGetDecoderUtilization)[0])),
-        single("fan_pct", 2 * second, lambda: numbers.fan_percent(call(pynvml.nvmlDeviceGetFanSpeed))),
-        single("sm_clock_max_mhz", seldom, lambda: numbers.megahertz_limit(call(pynvml.nvmlDeviceGetMaxClockInfo, _CLOCK_SM))),
-        single("mem_clock_max_mhz", seldom, lambda: numbers.megahertz_limit(call(pynvml.nvmlDeviceGetMaxClockInfo, _CLOCK_MEM))),
-        single("power_limit_default_w", seldom, lambda: numbers.watts_limit(call(pynvml.nvmlDeviceGetPowerManagementDefaultLimit))),
-        single("power_limit_max_w", seldom, lambda: numbers.watts_limit(call(pynvml.nvmlDeviceGetPowerManagementLimitConstraints)[1])),
-        single("pcie_gen_max", seldom, lambda: numbers.link(call(pynvml.nvmlDeviceGetMaxPcieLinkGeneration))),
-        single("pcie_width_max", seldom, lambda: numbers.link(call(pynvml.nvmlDeviceGetMaxPcieLinkWidth))),
-        single("compute_mode", seldom, lambda: _compute_mode(numbers.count(call(pynvml.nvmlDeviceGetComputeMode)))),
-        single("ecc_corrected", seldom, lambda: _ecc(device, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)),
-        single("ecc_uncorrected", seldom, lambda: _ecc(device, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)),
-        single("retired_pages", seldom, lambda: sum(len(call(pynvml.nvmlDeviceGetRetiredPages, cause)) for cause in (0, 1))),
+        single("pcie_gen", 2 * second, lambda: numbers.link(call(nvml.nvmlDeviceGetCurrPcieLinkGeneration))),
+        single("pcie_width", 2 * second, lambda: numbers.link(call(nvml.nvmlDeviceGetCurrPcieLinkWidth))),
+        single("enc_pct", 2 * second, lambda: numbers.percent(call(nvml.nvmlDeviceGetEncoderUtilization)[0])),
+        single("dec_pct", 2 * second, lambda: numbers.percent(call(nvml.nvmlDeviceGetDecoderUtilization)[0])),
+        single("fan_pct", 2 * second, lambda: numbers.fan_percent(call(nvml.nvmlDeviceGetFanSpeed))),
+        single("sm_clock_max_mhz", seldom, lambda: numbers.megahertz_limit(call(nvml.nvmlDeviceGetMaxClockInfo, _CLOCK_SM))),
+        single("mem_clock_max_mhz", seldom, lambda: numbers.megahertz_limit(call(nvml.nvmlDeviceGetMaxClockInfo, _CLOCK_MEM))),
+        single("power_limit_default_w", seldom, lambda: numbers.watts_limit(call(nvml.nvmlDeviceGetPowerManagementDefaultLimit))),
+        single("power_limit_max_w", seldom, lambda: numbers.watts_limit(call(nvml.nvmlDeviceGetPowerManagementLimitConstraints)[1])),
+        single("pcie_gen_max", seldom, lambda: numbers.link(call(nvml.nvmlDeviceGetMaxPcieLinkGeneration))),
+        single("pcie_width_max", seldom, lambda: numbers.link(call(nvml.nvmlDeviceGetMaxPcieLinkWidth))),
+        single("compute_mode", seldom, lambda: _compute_mode(numbers.count(call(nvml.nvmlDeviceGetComputeMode)))),
+        single("ecc_corrected", seldom, lambda: _ecc(device, nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED)),
+        single("ecc_uncorrected", seldom, lambda: _ecc(device, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)),
+        single("retired_pages", seldom, lambda: sum(len(call(nvml.nvmlDeviceGetRetiredPages, cause)) for cause in (0, 1))),
         FieldGroup(("remapped_rows", "remap_pending", "remap_failed"), seldom, _remapped(device)),
         FieldGroup(PCIE_RATES, 2 * second, _pcie_rates(device, pcie_counters)),
     ]
 
 
 def _temperature(device: Device, function: Callable[..., int]) -> float:
-    return numbers.celsius(device.call(function, pynvml.NVML_TEMPERATURE_GPU))
+    return numbers.celsius(device.call(function, nvml.NVML_TEMPERATURE_GPU))
 
 
 def _compute_mode(mode: int) -> str:
@@ -97,12 +94,12 @@ def _compute_mode(mode: int) -> str:
 
 def _ecc(device: Device, kind: int) -> int:
     """ECC errors since the driver was loaded."""
-    return numbers.count(device.call(pynvml.nvmlDeviceGetTotalEccErrors, kind, pynvml.NVML_VOLATILE_ECC))
+    return numbers.count(device.call(nvml.nvmlDeviceGetTotalEccErrors, kind, nvml.NVML_VOLATILE_ECC))
 
 
 def _remapped(device: Device) -> Way:
     def way(values: Values, _: Missing) -> None:
-        corrected, uncorrected, pending, failed = device.call(pynvml.nvmlDeviceGetRemappedRows)
+        corrected, uncorrected, pending, failed = device.call(nvml.nvmlDeviceGetRemappedRows)
         values["remapped_rows"] = numbers.count(corrected) + numbers.count(uncorrected)
         values["remap_pending"], values["remap_failed"] = pending == 1, failed == 1
 
@@ -115,7 +112,7 @@ def _pcie_rates(device: Device, counters: FieldGroup) -> Way:
             if counters.works and not counters.reason:
                 missing[field] = "the counters of bytes are read instead"
             else:
-                values[field] = numbers.bytes_per_s(device.call(pynvml.nvmlDeviceGetPcieThroughput, kind))
+                values[field] = numbers.bytes_per_s(device.call(nvml.nvmlDeviceGetPcieThroughput, kind))
 
     return way
 
@@ -140,18 +137,18 @@ class NvLink:
             values[name] = numbers.count(field_number(value) * 1024, " bytes")
 
     def _count_links(self) -> int:
-        """Links that are up. Raises pynvml.NVMLError if the driver reports on no link."""
+        """Links that are up. Raises nvml.NVMLError if the driver reports on no link."""
         states = [self._link_state(number) for number in range(_MOST_LINKS)]
         known = [is_up for code, is_up in states if not code]
         if not known:
-            raise pynvml.NVMLError(states[0][0])
+            raise nvml.NVMLError(states[0][0])
         return sum(known)
 
     def _link_state(self, number: int) -> tuple[int, bool]:
         """(NVML's error code, whether the link is up). Raises if the GPU is lost. Errors are not kept: they hold frames."""
         try:
-            return 0, numbers.count(self._device.call(pynvml.nvmlDeviceGetNvLinkState, number)) > 0
-        except pynvml.NVMLError as error:
+            return 0, numbers.count(self._device.call(nvml.nvmlDeviceGetNvLinkState, number)) > 0
+        except nvml.NVMLError as error:
             if why(error).lost:
                 raise
             return error.value, False
@@ -164,15 +161,15 @@ class XidEvents:
     def __init__(self, device: Device) -> None:
         self._device = device
         self._latest: int | None = None
-        self._data = pynvml.c_nvmlEventData_t()
+        self._data = nvml.c_nvmlEventData_t()
         self._wait = library_function("nvmlEventSetWait_v2", "nvmlEventSetWait")
-        self._set = pynvml.nvmlEventSetCreate()
+        self._set = nvml.nvmlEventSetCreate()
         try:
-            device.call(pynvml.nvmlDeviceRegisterEvents, pynvml.nvmlEventTypeXidCriticalError, self._set)
-        except pynvml.NVMLError:
-            pynvml.nvmlEventSetFree(self._set)
+            device.call(nvml.nvmlDeviceRegisterEvents, nvml.nvmlEventTypeXidCriticalError, self._set)
+        except nvml.NVMLError:
+            nvml.nvmlEventSetFree(self._set)
             raise
-        device.own(self._set, pynvml.nvmlEventSetFree)
+        device.own(self._set, nvml.nvmlEventSetFree)
 
     def __call__(self, values: Values, _: Missing) -> None:
         try:
@@ -186,11 +183,11 @@ class XidEvents:
         for _ in range(_MOST_EVENTS):
             self._device.meter.count()
             code = self._wait(self._set, byref(self._data), c_uint(0))
-            if code == pynvml.NVML_ERROR_TIMEOUT:
+            if code == nvml.NVML_ERROR_TIMEOUT:
                 return
             if code:
-                raise pynvml.NVMLError(code)
-            if self._data.eventType != pynvml.nvmlEventTypeXidCriticalError:
+                raise nvml.NVMLError(code)
+            if self._data.eventType != nvml.nvmlEventTypeXidCriticalError:
                 continue
             if self._latest not in ENDING_XIDS or self._data.eventData in ENDING_XIDS:
                 self._latest = self._data.eventData

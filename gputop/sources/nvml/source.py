@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from threading import Event, Lock, Thread
 from time import monotonic, monotonic_ns, sleep
 
-import pynvml
 from msgspec.structs import replace
 
 from gputop.model.frame import SECOND_NS, SILENT, Frame, Gpu, SourceState, compute_pids, forget_parts
 from gputop.sources import Beat, Settings, Unavailable
+from gputop.sources.nvml import binding as nvml
 from gputop.sources.nvml import numbers
 from gputop.sources.nvml.driver import FAILURES, unavailable
 from gputop.sources.nvml.gpu import WatchedGpu, fields_of
@@ -135,7 +135,7 @@ class NvmlSource:
                 return
 
     def _add_gpus(self) -> None:
-        count = numbers.gpus(pynvml.nvmlDeviceGetCount())
+        count = numbers.gpus(nvml.nvmlDeviceGetCount())
         absent = sorted((self._settings.gpus or frozenset()) - set(range(count)))
         if not self._count and (absent or not count):
             _shut_down()
@@ -299,24 +299,24 @@ def _no_gpu(count: int, absent: list[int]) -> Unavailable | UserError:
 
 def _start() -> dict[str, str]:
     """Start the library. Returns the versions of driver, CUDA and library, and why some are ``unknown``. Raises if it does not start."""
-    pynvml.nvmlInit()
+    nvml.nvmlInit()
     known: Values = {}
     unknown: Missing = {}
-    take("driver", pynvml.nvmlSystemGetDriverVersion, known, unknown)
+    take("driver", nvml.nvmlSystemGetDriverVersion, known, unknown)
     take("cuda", _cuda_version, known, unknown)
-    take("library", pynvml.nvmlSystemGetNVMLVersion, known, unknown)
+    take("library", nvml.nvmlSystemGetNVMLVersion, known, unknown)
     versions = {word: str(version) for word, version in known.items()}
     return versions | ({"unknown": f"{', '.join(unknown)} ({'; '.join(dict.fromkeys(unknown.values()))})"} if unknown else {})
 
 
 def _cuda_version() -> str:
     """The newest CUDA that the driver supports."""
-    version = pynvml.nvmlSystemGetCudaDriverVersion()
+    version = nvml.nvmlSystemGetCudaDriverVersion()
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _shut_down() -> None:
     try:
-        pynvml.nvmlShutdown()
+        nvml.nvmlShutdown()
     except FAILURES:
         pass

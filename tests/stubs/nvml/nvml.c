@@ -118,7 +118,7 @@ nvmlReturn_t nvmlShutdown(void)
 const char *nvmlErrorString(nvmlReturn_t code)
 {
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
-        if (codes[i].code == code)
+        if (codes[i].code == code && code != UNKNOWN)
             return codes[i].name;
     return code == NVML_SUCCESS ? "Success" : "Unknown Error";
 }
