@@ -14,7 +14,6 @@ import array
 import ctypes
 import errno
 import fcntl
-import json
 import os
 import platform
 import socket
@@ -156,6 +155,8 @@ def main() -> None:
 
     The descriptors belong to ``tracepoints``' programs, else to the library and one or two programs.
     """
+    import json  # the collector imports this module, too, and mostly needs no JSON
+
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect("\0" + sys.argv[1])
         while True:
