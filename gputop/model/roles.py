@@ -126,6 +126,14 @@ def children_of(infos: Mapping[int, ProcInfo], trainers: Collection[int]) -> fro
     return frozenset(pid for pid, info in infos.items() if info.ppid in trainers) if trainers else frozenset()
 
 
+def by_parent(infos: Mapping[int, ProcInfo]) -> dict[int, list[int]]:
+    """Pid -> pids of its children."""
+    found: dict[int, list[int]] = {}
+    for pid, info in infos.items():
+        found.setdefault(info.ppid, []).append(pid)
+    return found
+
+
 def _labels(workers: Sequence[tuple[ProcInfo, str]], parent: str) -> Iterator[str]:
     """Labels of workers in order of age, as a traceback names them: ``worker 2``, with several loaders ``loader 2 worker 0``.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -121,7 +121,9 @@ def read_from(trainer: ProcFacts) -> dict[int, float]:
     return dict.fromkeys(pids, slept / len(pids)) if pids else {}
 
 
-def read_by_threads(trainer: ProcFacts, infos: Mapping[int, ProcInfo], woken_by_own: float | None, idle: float) -> dict[int, float]:
+def read_by_threads(
+    trainer: ProcFacts, infos: Mapping[int, ProcInfo], children: Sequence[int], woken_by_own: float | None, idle: float
+) -> dict[int, float]:
     """Like `read_from`, for the trainer's other threads: processes at the other ends of what these read, and programs it started in another
     cgroup, which may throttle them. Counted as long as the main thread sleeps for its own threads (``woken_by_own``) or, if not probed, at
     most as long as the GPUs were ``idle``."""
@@ -130,7 +132,7 @@ def read_by_threads(trainer: ProcFacts, infos: Mapping[int, ProcInfo], woken_by_
         slept = max(slept, min(idle, sum(trainer.kinds.get(kind, 0.0) for kind in UNSURE)))
     if slept < policy.LOST:
         return {}
-    pids = [info.pid for info in infos.values() if info.ppid == trainer.pid and info.cgroup and info.cgroup != trainer.info.cgroup]
+    pids = [pid for pid in children if infos[pid].cgroup and infos[pid].cgroup != trainer.info.cgroup]
     pids += [pid for pid in trainer.info.other_ends if pid in infos and pid not in pids and infos[pid].ppid != trainer.pid]
     met = trainer.threads_met if pids else Counter()
     reading = (met[waits.PIPE] + met[waits.NETWORK]) / max(1, sum(met.values()))

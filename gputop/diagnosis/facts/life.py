@@ -9,7 +9,7 @@ main thread waits for programs: a sidecar works on during any hang.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -55,7 +55,7 @@ class Pulse(Struct):
     vols: dict[int, int] = field(default_factory=dict)  # tid of any other thread -> voluntary switches
     woken: dict[int, int] = field(default_factory=dict)  # pid -> wakes of its threads from `_BY_OTHERS`
 
-    def note(self, job: JobFacts, board: Board, roles: Mapping[int, Role]) -> JobFacts:
+    def note(self, job: JobFacts, board: Board, roles: Mapping[int, Role], children: Mapping[int, Sequence[int]]) -> JobFacts:
         """Take in a look; return the job with the time since its last move, and whether its main thread may spin."""
         ns, self.t_ns = board.t_ns - self.t_ns, board.t_ns
         pid, procs = job.trainer.pid, (job.trainer, *job.workers)
@@ -69,7 +69,7 @@ class Pulse(Struct):
         moves = loaders != self.loaders or (bool(self.calls) and counts != self.calls) or _gpus_work(job)
         moves = moves or any(self._has_worked(proc, marks[proc.pid], in_call or may_spin) for proc in procs)
         if not moves:
-            programs = {sample.pid: _mark(sample) for sample in _programs(job, board, roles)}
+            programs = {sample.pid: _mark(sample) for sample in _programs(job, board, roles, children)}
             moves = any(self._ran(one, mark) or self._woke(one, mark) for one, mark in programs.items())
             marks |= programs
         self.since_ns, self.first = (board.t_ns, marks) if moves else (self.since_ns, marks | self.first)
@@ -166,14 +166,14 @@ def _mark(sample: ProcSample, watched_ns: int = 0, moved: int = 0) -> _WorkCount
     return _WorkCounters(main_ns, sample.utime_ns + sample.stime_ns - main_ns - watched_ns, count, sample.vol or 0, moved)
 
 
-def _programs(job: JobFacts, board: Board, roles: Mapping[int, Role]) -> Iterator[ProcSample]:
+def _programs(
+    job: JobFacts, board: Board, roles: Mapping[int, Role], children: Mapping[int, Sequence[int]]
+) -> Iterator[ProcSample]:
     """Samples of the programs that the job's workers started, and that the trainer started if it waits for programs or they compile for
     it."""
     loaders = {proc.pid for proc in (job.trainer, *job.workers)}
     awaited = is_mostly(job.trainer, *_FOR_PROGRAMS)
-    above, children = [*loaders], dict[int, list[int]]()
-    for pid, info in board.infos.items():
-        children.setdefault(info.ppid, []).append(pid)
+    above = [*loaders]
     while above:
         parent = above.pop()
         for pid in children.get(parent, ()):

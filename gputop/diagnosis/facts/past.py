@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -85,10 +85,10 @@ class Past:
         start.note(worked_ns, held_bytes, still, since_ns, board.t_ns, loading_ns)
         return start
 
-    def alive(self, job: JobFacts, board: Board, roles: Mapping[int, Role]) -> JobFacts:
-        """The job with its signs of life."""
+    def alive(self, job: JobFacts, board: Board, roles: Mapping[int, Role], children: Mapping[int, Sequence[int]]) -> JobFacts:
+        """The job with its signs of life. ``children``: of each process."""
         self._pulse = self._pulse or Pulse(board.t_ns, board.t_ns, board.t_ns)
-        return self._pulse.note(job, board, roles)
+        return self._pulse.note(job, board, roles, children)
 
     def respawned(self, job: JobFacts, calls_made: int | None, oldest_ns: int, now_ns: int) -> LoaderFacts:
         """The pool with the cost of replaced workers, if at least half are young. (A pool that replaces single workers keeps working.)"""

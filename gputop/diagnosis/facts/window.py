@@ -71,6 +71,7 @@ class Window:
         self._takers = TakerTrack()
         self._pasts: dict[int, Past] = {}  # by trainer
         self._roles_ns = 0
+        self._children: dict[int, list[int]] = {}  # pid -> pids of its children, on the board of `facts`
         self._held_bytes: dict[int, float] = {}  # of the GPUs' memory, by pid
         self._seen: tuple[dict[int, ProcInfo], frozenset[int], dict[int, dict[int, int]]] = {}, frozenset(), {}
 
@@ -143,7 +144,9 @@ class Window:
         self._pasts = {pid: past for pid, past in self._pasts.items() if pid in board.procs}
 
     def _past(self, pid: int) -> Past:
-        return self._pasts.setdefault(pid, Past())
+        if (past := self._pasts.get(pid)) is None:
+            past = self._pasts[pid] = Past()
+        return past
 
     def _has_ended(self, sample: ProcSample) -> bool:
         """True if the process is a trainer that has ended and was not reaped. (Ended workers matter to their trainer, which is looked
@@ -193,7 +196,7 @@ class Window:
     def facts(self, board: Board) -> Facts:
         """The window's facts, before the graph adds its own."""
         seconds = (self.t_ns - self._points.oldest_ns) / 1e9
-        gpus = self._gpus.facts(board)
+        gpus, self._children = self._gpus.facts(board), who.by_parent(board.infos)
         host, self._woken = self._host.facts(board), Woken(self._wakes.by_thread())
         behind = self._takers.behind()
         takers, helpers, watching = self._takers.facts(board, self.roles, behind, self._points.oldest_ns)
@@ -245,7 +248,7 @@ class Window:
         return replace(job, members=members, programs=replace(job.programs, stopped=job.programs.stopped | stopped))
 
     def _with_signs_of_life(self, board: Board, jobs: list[JobFacts], gpus: int) -> list[JobFacts]:
-        jobs = [self._past(job.trainer.pid).alive(job, board, self.roles) for job in jobs]
+        jobs = [self._past(job.trainer.pid).alive(job, board, self.roles, self._children) for job in jobs]
         absent = absent_ranks(jobs, board, gpus)
         return [replace(job, ranks=replace(job.ranks, absent=absent.get(job.trainer.pid, ()))) for job in jobs]
 
@@ -366,7 +369,7 @@ class Window:
         trainer = job.trainer
         found = self._woken.by_others(trainer.pid) if self._woken else feeders.read_from(trainer)
         own = trainer.own_wakes[0] if trainer.own_wakes is not None else None
-        read = feeders.read_by_threads(trainer, board.infos, own, job.idle or 0.0)
+        read = feeders.read_by_threads(trainer, board.infos, self._children.get(trainer.pid, ()), own, job.idle or 0.0)
         return found | {pid: max(share, found.get(pid, 0.0)) for pid, share in read.items()}
 
     def _reader(self, board: Board, pid: int, job: JobFacts) -> OutputReader:

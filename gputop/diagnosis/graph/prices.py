@@ -16,7 +16,7 @@ from gputop.diagnosis.facts.feeders import threads_at_work
 from gputop.diagnosis.graph import gpuside, pausing, stuck
 from gputop.diagnosis.graph.edges import Leaf, LeafTrail
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
-from gputop.diagnosis.graph.waitgraph import Walk
+from gputop.diagnosis.graph.waitgraph import Walk, pools_of
 from gputop.findings import policy
 
 
@@ -30,7 +30,8 @@ class Price(NamedTuple):
 
 def put_down(walk: Walk, job: WalkedJob, facts: WalkedFacts) -> WalkedJob:
     """Move booked shares to the leaves that have prices; return the job with its ``pools`` and ``way`` from before."""
-    parts, pools = walk.parts, walk.pools
+    parts = walk.parts
+    pools = pools_of(parts)
     most = max((pool for pool in pools if not pool.startswith("gpu.")), key=pools.__getitem__, default="")
     way = max(((share, way) for pool, share, way in parts if pool == most), key=lambda one: one[0], default=(0.0, LeafTrail()))[1]
     job = replace(job, pools=pools, way=way)
@@ -38,7 +39,9 @@ def put_down(walk: Walk, job: WalkedJob, facts: WalkedFacts) -> WalkedJob:
     prices = [price for find in _PRICES for price in find(walk)]
     for leaf, price, takes in sorted(prices, key=lambda one: -one.share):
         total = sum(share for pool, share, _ in parts if takes(pool))
-        part = min(1.0, price / total) if total > 0.0 else 0.0
+        if price <= 0.0 or total <= 0.0:
+            continue
+        part = min(1.0, price / total)
         taken = [part * share if takes(pool) else 0.0 for pool, share, _ in parts]
         for (_, _, way), share in zip(parts, taken, strict=True):
             walk.rebook(way, share, leaf)

@@ -25,6 +25,15 @@ from gputop.diagnosis.graph.times import Times
 from gputop.findings import policy
 
 
+def pools_of(parts: list[tuple[str, float, LeafTrail]]) -> dict[str, float]:
+    """The value of `Walk.pools` by that of `Walk.parts`."""
+    found: dict[str, float] = {}
+    for pool, share, _ in parts:
+        found[pool] = found.get(pool, 0.0) + share
+    total = sum(found.values())
+    return {pool: share / total for pool, share in found.items()} if total > 0.0 else {}
+
+
 class Walk(Times):
     """One walk over one job."""
 
@@ -52,11 +61,7 @@ class Walk(Times):
     @property
     def pools(self) -> dict[str, float]:
         """Pool -> share of the loss; the shares sum to 1. A pool is ``main.`` or ``data.`` (behind a worker) and a kind of activity."""
-        found: dict[str, float] = {}
-        for pool, share, _ in self.parts:
-            found[pool] = found.get(pool, 0.0) + share
-        total = sum(found.values())
-        return {pool: share / total for pool, share in found.items()} if total > 0.0 else {}
+        return pools_of(self.parts)
 
     def run(self, job: WalkedJob, facts: WalkedFacts) -> WalkedJob:
         """Book all leaves of the job's loss; its states and waste must be known. Returns the job with the CPUs its main thread spun on."""
