@@ -130,26 +130,30 @@ class Tally:
         """Rows that were waiting for a later tick."""
         for (pid, _), switches in self._pending.items():
             if switches.count:
-                yield self._switch_row(pid, switches)
+                yield self._row(switches.moment, pid, SWITCH, switches.count, switches.total_ns, switches.longest_ns)
         self._pending.clear()
 
     def _switch_rows(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        pending, inside = self._pending, self._inside
         for moment, pid, start_ticks, count, total, longest, main_count, main_total in rows:
             if count is None:
                 count, total = main_count, main_total
-            if count is None or not self._inside(moment[0]):
+            if count is None or not inside(moment[0]):
                 continue
-            switches = self._pending.setdefault((pid, start_ticks), _ProcessSwitches())
-            if count and switches.count:
-                yield self._switch_row(pid, switches)
-                switches.total_ns, switches.longest_ns = 0, 0
+            switches = pending.get((pid, start_ticks))
+            if switches is None:
+                switches = pending[pid, start_ticks] = _ProcessSwitches()
             if count:
+                if switches.count:
+                    yield self._row(switches.moment, pid, SWITCH, switches.count, switches.total_ns, switches.longest_ns)
+                    switches.total_ns, switches.longest_ns = 0, 0
                 switches.moment, switches.count = moment, count
-            switches.total_ns = None if switches.total_ns is None or total is None else switches.total_ns + total
-            switches.longest_ns = max(switches.longest_ns, longest or 0)
-
-    def _switch_row(self, pid: int, switches: _ProcessSwitches) -> tuple[Any, ...]:
-        return self._row(switches.moment, pid, SWITCH, switches.count, switches.total_ns, switches.longest_ns)
+            if total is None:
+                switches.total_ns = None
+            elif switches.total_ns is not None:
+                switches.total_ns += total
+            if longest and longest > switches.longest_ns:
+                switches.longest_ns = longest
 
     def _row(self, moment: tuple[Any, ...], pid: int, op: str, count: int, total: int | None, longest: int) -> tuple[Any, ...]:
         if total is not None:

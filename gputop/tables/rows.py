@@ -179,14 +179,15 @@ class Rows:
             for key in stood.keys() - restated if restated else ():
                 del stood[key]
         grown: list[Any] = []
+        last, add = stood.get, grown.append  # of millions of rows
         for key, value in zip(keys, self.gauge(name), strict=True):
             if value is None:
-                grown.append(None)
+                add(None)
                 continue
-            before = stood.get(key)
+            before = last(key)
             stood[key] = value
             if before is not None and value >= before:
-                grown.append(value - before)
+                add(value - before)
             elif before is None and (before := self._value_at_birth(name, len(grown))) is None:
                 grown.append(None)
             elif value < before:

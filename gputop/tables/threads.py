@@ -145,7 +145,8 @@ class ProbedThreads:
             while rows and rows[0][0] <= until_ns:
                 tick, (waits, switches, offcpu), at = rows.popleft()
                 process.booked_ns = tick if rows else max(tick, end_ns)
-                waits[at], switches[at], offcpu[at] = process.take(process.booked_ns, complete_ns)
+                if process.reports or process.under_way or process.known_ns < complete_ns:  # else the probe knows nothing of this time
+                    waits[at], switches[at], offcpu[at] = process.take(process.booked_ns, complete_ns)
             if not rows and process.drop_before(until_ns - FORGOTTEN_NS):
                 del self._processes[pid]
 
