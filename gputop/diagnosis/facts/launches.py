@@ -52,8 +52,10 @@ class Launches:
         known: list[tuple[int, float]] = []
         new: list[tuple[int, float]] = []
         for began_ns, ended_ns, launch_ns in self._bursts.get(pid, ()):
+            if not launch_ns:
+                continue
             met = [busy_pct for readings in gpus for t_ns, busy_pct in readings if began_ns < t_ns <= ended_ns + TOLD_NS]
-            if launch_ns and met and max(met) - min(met) < 100 * policy.HALF:
+            if met and max(met) - min(met) < 100 * policy.HALF:
                 told = known if newest_ns >= ended_ns + TOLD_NS // 2 else new
                 told.append((launch_ns, launch_ns * (1.0 - sum(met) / len(met) / 100)))
         told = known or new

@@ -44,7 +44,8 @@ def put_down(walk: Walk, job: WalkedJob, facts: WalkedFacts) -> WalkedJob:
         part = min(1.0, price / total)
         taken = [part * share if takes(pool) else 0.0 for pool, share, _ in parts]
         for (_, _, way), share in zip(parts, taken, strict=True):
-            walk.rebook(way, share, leaf)
+            if share > 0.0:
+                walk.rebook(way, share, leaf)
         parts = [(pool, share - less, way) for (pool, share, way), less in zip(parts, taken, strict=True)]
     return job
 
