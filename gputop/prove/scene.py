@@ -43,7 +43,7 @@ class Scene:
         tops = [one for pid, one in family.items() if not family.keys() & set(ancestors(self.table, pid))]
         for one in tops:
             proc = self.table[one.pid]
-            if why := self._why_not_at_all(proc):
+            if why := self.why_untouchable(proc):
                 return Refusal(f"{one} {why}")
             self._note_other(proc)
         return tops or Refusal("the job has ended")
@@ -53,7 +53,7 @@ class Scene:
         session, inside = self.table[target.pid].session, self.pids_of(self.culprits)
         rest = [proc for proc in self.table.values() if proc.session == session and proc.pid not in inside and not proc.ended]
         for proc in rest:
-            if why := "is of the job itself" if proc.pid in self._kin else self._why_not_at_all(proc):
+            if why := "is of the job itself" if proc.pid in self._kin else self.why_untouchable(proc):
                 return Refusal(f"{target} shares the CPU time of its session with {self.target(proc)}, which {why}: try --stop")
             self._note_other(proc)
         return [self.target(proc) for proc in rest]
@@ -126,9 +126,10 @@ class Scene:
             return "is of the job itself"
         if proc.pid in self._above:
             return "is what the job was started by"
-        return self._why_not_at_all(proc)
+        return self.why_untouchable(proc)
 
-    def _why_not_at_all(self, proc: Proc) -> str:
+    def why_untouchable(self, proc: Proc) -> str:
+        """Why a process may not be touched, as a predicate; empty if it may."""
         return why_never(proc, self.table) or why_off_stage(proc.pid, self.stage) or self._why_foreign(proc)
 
     def _why_foreign(self, proc: Proc) -> str:

@@ -64,6 +64,12 @@ class SuspectWatch(Followed):
         verdict = self.engine.verdict
         if verdict.trainer_pid is None or verdict.cause in ("none", "unexplained"):
             return "nothing to prove: the diagnosis names no cause at this moment"
+        return self.suspicion_of(verdict)
+
+    def suspicion_of(self, verdict: Verdict) -> Suspicion | str:
+        """Suspicion by this verdict, of a moment ago, or the reason why there is no case."""
+        if verdict.trainer_pid is None or verdict.trainer_pid not in self.board.infos:
+            return "no job that runs is meant"
         return self._suspicion(verdict, verdict.cause, self._notable(verdict), named=True)
 
     def sample(self, trainer: TargetProcess) -> JobSample:

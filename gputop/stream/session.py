@@ -19,6 +19,7 @@ from gputop.recording.ring import Ring
 from gputop.stream.following import Followed, Following
 from gputop.stream.history import WINDOW_NS, History
 from gputop.stream.observers import OBSERVERS, histogram
+from gputop.stream.offer import Offer, Offering
 
 if TYPE_CHECKING:
     from gputop.findings.verdict import Incident
@@ -46,6 +47,8 @@ class Session(Followed):
         self.ledgers: deque[tuple[int, Ledger]] = deque()  # (t_ns, lost GPU time up to t_ns), every few seconds, back to `oldest_ns`
         self.verdicts: deque[tuple[int, Verdict]] = deque()  # (since when it was shown, verdict), back to `oldest_ns`
         self._last_kept: dict[tuple[object, ...], tuple[int, Verdict]] = {}  # (symptom, cause, GPU, trainer) -> newest in `verdicts`
+        self.offers: deque[tuple[int, Offer | None]] = deque()  # (since when it was offered, fix), back to `oldest_ns`
+        self._offering = Offering()
         self.marks: deque[Mark] = deque()
         self.stacks: deque[tuple[int, list[Stack]]] = deque(maxlen=64)  # (time of the frame, stacks in it)
         self._own_stacks: list[Stack] = []
@@ -103,6 +106,8 @@ class Session(Followed):
             self.ring = Ring(header)
             self.verdicts.clear()
             self._last_kept.clear()
+            self.offers.clear()
+            self._offering = Offering()
             self.ledgers.clear()
             self.marks.clear()
             self.stacks.clear()
@@ -136,9 +141,12 @@ class Session(Followed):
             self.history.put_state(pid, code_of(state), since_ns)
         self.history.forget_ended(self.board.infos)
         self._keep_verdict(t_ns, self.engine.verdict)
+        offer = self._offering.take(t_ns, self.engine.verdict, self.board, self.engine.incidents)
+        if not self.offers or self.offers[-1][1] is not offer:
+            self.offers.append((t_ns, offer))
         if not self.ledgers or t_ns - self.ledgers[-1][0] >= KEPT_EVERY_NS:
             self.ledgers.append((t_ns, self.engine.ledger))
-        for kept in (self.verdicts, self.ledgers):
+        for kept in (self.verdicts, self.ledgers, self.offers):
             while len(kept) > 1 and kept[1][0] <= self.oldest_ns:
                 kept.popleft()
 
@@ -174,6 +182,11 @@ class Session(Followed):
             return self.engine.verdict
         i = bisect_right(self.verdicts, t_ns, key=_when)
         return self.verdicts[max(0, i - 1)][1]
+
+    def offer_at(self, t_ns: int | None) -> Offer | None:
+        """The fix that was offered at ``t_ns``; None is now."""
+        i = len(self.offers) if t_ns is None else bisect_right(self.offers, t_ns, key=_when)
+        return self.offers[max(0, i - 1)][1] if self.offers else None
 
     def shown_ns(self, incident: Incident | IncidentSpan) -> int:
         """Time when an incident's cause was first the verdict, which is later than its start; the start if that is not known."""

@@ -160,5 +160,7 @@ class GputopApp(TerminalApp):
         self.exit(0)
 
     def on_unmount(self) -> None:
-        """Stop the collector with the screen."""
+        """Put an applied fix back, and stop the collector with the screen."""
+        if self.context.fixing is not None:
+            self.context.fixing.close()
         self.context.feed.close()

@@ -23,6 +23,7 @@ _TIME, _TABLE, _LOOK = Binding.Group("time"), Binding.Group("table"), Binding.Gr
 TWO_COLUMNS = 120  # columns from which the help has keys and signs beside each other
 _KEEP, _SIGNAL = Binding.Group("keep"), Binding.Group("signals (asked first; off with --readonly)")
 _REPLAY = Binding.Group("replay")
+_FIX = Binding.Group("do something about it (asked first; off with --readonly)")
 _VIEW, _DO = Binding.Group("view"), Binding.Group("do")
 
 EVERYWHERE = [
@@ -64,6 +65,9 @@ LIVE = [
     Binding("b", "bystanders", "show or hide bystanders", id="bystanders", group=_TABLE),
     Binding("slash", "filter", "filter", id="filter", group=_TABLE),
     Binding("escape", "clear", "clear selection and filter", id="clear", group=_TABLE),
+    Binding("x", "apply", "apply the fix on the line, after a question", id="apply", group=_FIX),
+    Binding("u", "undo_fix", "undo it (k: keep it when gputop ends)", id="undo", group=_FIX),
+    Binding("p", "prove", "prove the cause: switch it off and on", id="prove", group=_FIX),
     Binding("r", "record", "record to a file, from now until r again", id="record", group=_KEEP),
     Binding("R", "save", "save the last ten minutes to a file", id="save", group=_KEEP),
     Binding("asterisk", "tag", "tag a process", id="tag", group=_SIGNAL),

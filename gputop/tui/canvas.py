@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 from rich.console import COLOR_SYSTEMS
 from textual.screen import Screen
@@ -14,6 +15,8 @@ from gputop.tui import terminal
 from gputop.tui.widgets import Drawn, Painter, palette
 
 NOTE_S = 4.0  # s that a note stays
+READ_S = 1.0  # s that a text must have stood for a key to mean it: who reaches for the key has read the one before (a choice)
+Shown = TypeVar("Shown")
 
 
 class Note:
@@ -34,6 +37,29 @@ class Note:
     def text(self) -> str:
         """The note, empty once its time is over."""
         return self._text if time.monotonic() < self._until_s else ""
+
+
+class Steady(Generic[Shown]):
+    """What a key takes of a line that changes by itself: what stood there `READ_S` ago, which is what was read."""
+
+    def __init__(self, nothing: Shown) -> None:
+        self._nothing = nothing
+        self._shown: list[tuple[float, Shown]] = []  # (since when by time.monotonic, what stood there), the newest last
+
+    def show(self, what: Shown) -> None:
+        """Note what stands there from now on."""
+        now_s = time.monotonic()
+        if not self._shown or self._shown[-1][1] != what:
+            self._shown.append((now_s, what))
+        while len(self._shown) > 1 and self._shown[1][0] <= now_s - READ_S:
+            del self._shown[0]
+
+    @property
+    def taken(self) -> Shown:
+        """What a key means now."""
+        read_s = time.monotonic() - READ_S
+        stood = next((what for since_s, what in reversed(self._shown) if since_s <= read_s), self._nothing)
+        return stood if stood != self._nothing else next((what for _, what in self._shown if what != self._nothing), self._nothing)
 
 
 class FilterLine(Input):

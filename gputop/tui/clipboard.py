@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import subprocess
+from collections.abc import Sequence
 
 from textual.app import App
 
@@ -13,7 +14,7 @@ from gputop.tui.terminal import send
 TMUX_S = 1.0  # s for tmux to take a text: it answers in some ms, or hangs
 
 
-def copy_nth(app: App[object], commands: list[str], number: int) -> str:
+def copy_nth(app: App[object], commands: Sequence[str], number: int) -> str:
     """Copy one of the commands, counted from 1; returns a line with the outcome."""
     if not commands:
         return "there is no command to copy here"

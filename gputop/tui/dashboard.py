@@ -6,11 +6,11 @@ Textual looks for the method ``action_NAME`` of a screen; here these methods sta
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Thread
 from time import strftime
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -29,7 +29,7 @@ from gputop.tui.bindings import HelpScreen
 from gputop.tui.box import Box, ConfirmScreen
 from gputop.tui.canvas import FilterLine
 from gputop.tui.columns_box import ColumnsScreen
-from gputop.tui.draw import duration, edges, gpus, table, why
+from gputop.tui.draw import duration, edges, gpus, table
 from gputop.tui.draw.search import why_unused
 from gputop.tui.draw.table import SORTS
 from gputop.tui.drawing import Drawing
@@ -39,6 +39,8 @@ from gputop.tui.why_box import ContentionScreen, WhyScreen
 from gputop.tui.widgets import Drawn
 
 if TYPE_CHECKING:
+    from gputop.prove.change import Plan, Refusal, TargetProcess
+    from gputop.stream.offer import Offer
     from gputop.tui.stacks_box import StacksScreen
 
 SORT_KEYS = {
@@ -78,7 +80,9 @@ class Actions:
                 setattr(screen, name, getattr(self, name))
 
     def keep_up(self) -> None:
-        """Show it when a recording ended by itself; called before each drawing."""
+        """Show it when a recording or an applied fix ended by itself; called before each drawing."""
+        if self._context.fixing is not None and (ended := self._context.fixing.keep_up()):
+            self._drawing.show_note(ended)
         recorder = self._context.feed.recorder
         if recorder.problem:
             self._drawing.show_note(recorder.problem)
@@ -137,6 +141,12 @@ class Actions:
 
     def take_letter(self, event: events.Key) -> bool:
         """Sort by the letter after ``o``, and return True; any other key is what it always is."""
+        fixing = self._context.fixing
+        if event.character == "k" and fixing is not None and fixing.applied is not None and not fixing.applied.stays:
+            event.stop()
+            event.prevent_default()
+            self.action_keep_fix()
+            return True
         if not self._awaits_letter:
             return False
         self._awaits_letter = False
@@ -226,7 +236,7 @@ class Actions:
         """Select the process, time or GPU under the mouse; sort by a title; press a key that is named."""
         session, view, table_panel = self._session, self._view, self._drawing.table
         if widget.id in ("keys", "verdict"):
-            keys = self._drawing.keys.keys if widget.id == "keys" else (*edges.VERDICT_KEYS, edges.COPY_KEY)
+            keys = self._drawing.keys.keys if widget.id == "keys" else (*edges.VERDICT_KEYS, *edges.FIX_KEYS, *edges.APPLIED_KEYS)
             if action := edges.action_at(widget.line_text(event.y), event.x, keys):
                 await self._screen.run_action(action)
         elif widget.id == "procs" and event.y == 0 and (order := table.order_at(view, event.x)):
@@ -267,10 +277,79 @@ class Actions:
         self._open(WhyScreen(self._context))
 
     def action_copy_fix(self) -> None:
-        """Copy the command that would help."""
-        with self._session.lock:
-            commands = why.commands(self._session.verdict_at(self._view.at_ns))
-        self._drawing.show_note(clipboard.copy_nth(self._screen.app, commands, 1))
+        """Copy the command that stood on the screen a moment ago, which is what was read."""
+        offer = self._drawing.verdict.offer.taken
+        self._drawing.show_note(clipboard.copy_nth(self._screen.app, [offer.command] if offer and offer.command else [], 1))
+
+    # the fix on the line: apply, undo, keep, prove
+
+    def action_apply(self) -> None:
+        """Ask, then apply the fix that stood on the line a moment ago; what cannot be applied from here is copied instead."""
+        offer, fixing = self._drawing.verdict.offer.taken, self._context.fixing
+        if offer is None or not offer.command:
+            self._drawing.show_note("nothing here can be applied" if offer is None else f"for a person to do: {offer.fix.text}")
+        elif why := self._why_not_applied(offer):
+            self._drawing.show_note(f"{why}; {clipboard.copy_nth(self._screen.app, [offer.command], 1)}")
+        elif fixing is not None:
+            self._in_thread(lambda: fixing.plan(offer), lambda found: self._ask_to_apply(offer, *found))
+            self._drawing.show_note("looking whom it changes …")
+
+    def _why_not_applied(self, offer: Offer) -> str:
+        fixing = self._context.fixing
+        if self._view.readonly:
+            return "fixes are off: --readonly"
+        if fixing is None or self._context.look.remote or self._view.at_ns is not None or self._context.replay is not None:
+            return "a fix is applied to this machine, now"
+        if offer.fix.look:
+            return "this is a look, it changes nothing"
+        return "one at a time: u undoes the one before" if fixing.applied is not None or fixing.is_busy else ""
+
+    def _ask_to_apply(self, offer: Offer, planned: Plan | Refusal, trainer: TargetProcess | None) -> None:
+        from gputop.prove import reach
+        from gputop.prove.change import Refusal
+
+        fixing = self._context.fixing
+        if isinstance(planned, Refusal) or trainer is None or fixing is None:
+            why = planned.reason if isinstance(planned, Refusal) else "there is no job"
+            self._drawing.show_note(f"{clipboard.copy_nth(self._screen.app, [offer.command], 1)}: {why}")
+            return
+        names = [offer.command, f"for {offer.verdict.cause} at {trainer}; u undoes it, and the end of gputop unless k keeps it"]
+        names += [reach.summed(planned.reached), *map(reach.line, planned.reached)] if planned.reached else []
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._in_thread(lambda: fixing.apply(planned, trainer, offer.verdict.cause), self._drawing.show_note)
+
+        self._screen.app.push_screen(ConfirmScreen("Apply this fix?", names), answered)
+
+    def action_undo_fix(self) -> None:
+        """Put back what the fix changed."""
+        fixing = self._context.fixing
+        if fixing is None or fixing.applied is None or fixing.is_busy:
+            self._drawing.show_note("no fix is applied: x applies the one on the line")
+        else:
+            self._in_thread(fixing.undo, self._drawing.show_note)
+
+    def action_keep_fix(self) -> None:
+        """Let the fix stay when gputop ends."""
+        fixing = self._context.fixing
+        if fixing is not None and fixing.applied is not None:
+            fixing.applied.stays = True
+            self._drawing.show_note("the fix stays when gputop ends; u undoes it until then")
+
+    def action_prove(self) -> None:
+        """Try the cause, or show why it cannot be tried."""
+        from gputop.tui.prove_box import ProveScreen
+
+        self._open(ProveScreen(self._context))
+
+    def _in_thread(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        def later(call: Callable[[Any], None], what: object) -> None:
+            with suppress(RuntimeError):  # the loop has just been closed: gputop ends
+                self._screen.call_later(call, what)
+
+        if self._context.fixing is not None:
+            self._context.fixing.start(job, lambda found: later(done, found), lambda why: later(self._drawing.show_note, why))
 
     def action_stacks(self) -> None:
         """Show the stacks of everything that is stalled, or of the selected process: of a trainer with its workers."""

@@ -49,8 +49,9 @@ class Drawing:
         self.scrub = None if replay is None else ScrubPanel(context, self.time, replay)
         self.keys = KeysPanel(context, self.time)
         self.caption = [CaptionPanel(context, self.time)] if context.look.caption is not None else []
+        self.verdict = VerdictPanel(context, self.time)
         self.panels: list[Panel] = [
-            HeaderPanel(context, self.time), VerdictPanel(context, self.time), GpusPanel(context, self.time), self.lanes, self.table,
+            HeaderPanel(context, self.time), self.verdict, GpusPanel(context, self.time), self.lanes, self.table,
             WhyPanel(context, self.time), *([] if self.scrub is None else [self.scrub]), *self.caption, self.keys,
         ]  # fmt: skip
         self._screen = screen

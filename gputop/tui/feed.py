@@ -21,6 +21,7 @@ from gputop.system.text import file_size
 from gputop.tui.draw import time_of_day
 from gputop.tui.draw.view import View
 from gputop.tui.draw.why import MomentFindings
+from gputop.tui.fixing import Fixing
 
 if TYPE_CHECKING:
     from gputop.findings.verdict import Incident, Ledger, WhatIf
@@ -261,6 +262,7 @@ class Context(Struct):
     feed: Feed
     look: ScreenSettings
     replay: Replay | None = None
+    fixing: Fixing | None = None  # the fix that is applied from here; None where processes are not this machine's
 
     def losses_and_incidents(self, t_ns: int | None) -> tuple[Ledger, Sequence[Incident | IncidentSpan]]:
         """Losses and incidents up to a moment (None is now); hold the session's lock.
@@ -294,4 +296,4 @@ def live_context(
 ) -> Context:  # fmt: skip
     """Context of a live screen: the stream ``first``, and after its end the one that ``start`` makes (None: no other); ``pace`` as in
     `Feed`."""
-    return Context(session, view, Feed(session, start, first, pace), look)
+    return Context(session, view, Feed(session, start, first, pace), look, fixing=Fixing(session))

@@ -14,11 +14,12 @@ from msgspec import Struct
 from gputop.findings.trouble import notice
 from gputop.model.frame import SECOND_NS
 from gputop.recording.format import TICKS, TIER_NAMES
+from gputop.stream.offer import Offer
 from gputop.stream.playback import Playback
 from gputop.stream.session import Session
 from gputop.system.priority import SCREEN_PRIORITY
 from gputop.system.text import file_size, fit
-from gputop.tui.canvas import Note, OwnCost
+from gputop.tui.canvas import Note, OwnCost, Steady
 from gputop.tui.draw import NEARLY_S, Line, Span, duration, edges, gpus, table, why
 from gputop.tui.draw.columns import scrolled, stepped
 from gputop.tui.draw.lanes import TALLEST, Lane, LaneDrawer, all_lanes, fold, is_tall, share_rows
@@ -28,7 +29,7 @@ from gputop.tui.feed import Context, Replay
 from gputop.tui.widgets import Drawn
 
 if TYPE_CHECKING:
-    from gputop.findings.verdict import WhatIf
+    from gputop.findings.verdict import Verdict, WhatIf
 
 LATE_S = 2.0  # s (and two intervals) after which a reading is overdue
 NEVER_S = 10.0  # s after which the first reading of a stream is overdue
@@ -240,17 +241,32 @@ class VerdictPanel(Panel):
 
     name = "verdict"
 
+    def __init__(self, context: Context, time_shown: Time) -> None:
+        super().__init__(context, time_shown)
+        self.offer = Steady[Offer | None](None)  # what stands in the third line
+
     def lines(self) -> Sequence[Line]:
         session, view, trouble = self.context.session, self.context.view, self.context.feed.trouble or self._silence()
         if not self.is_known:
             return [[(f" {trouble or 'starting: waiting for the first readings'}", "crit" if trouble else "dim")]]
         offer = "" if session.board.gpus else offer_of(session)
+        self.offer.show(session.offer_at(view.at_ns))
         verdict = session.verdict_at(view.at_ns)
         noticed = notice(session.engine.incidents, verdict) if view.at_ns is None else ("", "")
         lines = edges.verdict_lines(verdict, view, trouble, offer, notice=noticed)
         if self.rows > len(lines):
-            lines.append(edges.fix_line(verdict, view) or edges.lost_line(session.ledger_at(view.at_ns), view))
+            lines.append(self._third(verdict))
         return lines[: self.rows]
+
+    def _third(self, verdict: Verdict) -> Line:
+        session, view = self.context.session, self.context.view
+        fixing = self.context.fixing
+        if fixing is not None and view.at_ns is None and (told := fixing.lines()):
+            return edges.applied_line(told, view, fixing.applied is not None and fixing.applied.stays)
+        offer = session.offer_at(view.at_ns)
+        can_apply = view.at_ns is None and not view.readonly and not self.context.look.remote and offer is not None and not offer.fix.look
+        keys = edges.FIX_KEYS if can_apply else (edges.COPY_KEY,)
+        return edges.fix_line(offer, verdict, view, keys) if offer is not None else edges.lost_line(session.ledger_at(view.at_ns), view)
 
     def _silence(self) -> str:
         """A line on how long readings are overdue, and what to do; empty if no reading is overdue."""

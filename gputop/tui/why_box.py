@@ -16,7 +16,7 @@ from gputop.model.roles import program_name
 from gputop.system.text import fit
 from gputop.tui import clipboard
 from gputop.tui.box import CLOSE_KEY, Box
-from gputop.tui.canvas import Note
+from gputop.tui.canvas import Note, Steady
 from gputop.tui.draw import Line, why
 from gputop.tui.feed import Context
 from gputop.tui.prove_box import ProveScreen, why_not
@@ -42,6 +42,7 @@ class WhyScreen(Box):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._note = Note()  # what was copied
+        self._commands = Steady[tuple[str, ...]](())  # on the page, in the order of their keys
 
     def action_prove(self) -> None:
         """Try the cause, or show why it cannot be tried."""
@@ -49,9 +50,7 @@ class WhyScreen(Box):
 
     def action_copy(self, number: int) -> None:
         """Copy a command of the fixes to the clipboard."""
-        with self.session.lock:
-            commands = why.commands(self.session.verdict_at(self.view.at_ns))
-        self._note.show(clipboard.copy_nth(self.app, commands, number))
+        self._note.show(clipboard.copy_nth(self.app, self._commands.taken, number))
         self.refresh_text()
 
     @property
@@ -68,7 +67,9 @@ class WhyScreen(Box):
 
     def lines(self) -> Sequence[Line]:
         """Verdict, path, culprits, fixes; then evidence, what changes would bring, lost time by cause, the last incidents."""
-        return why.page(self.context.findings(), self.text_width, self.text_height)
+        found = self.context.findings()
+        self._commands.show(tuple(why.commands(found.verdict)))
+        return why.page(found, self.text_width, self.text_height)
 
 
 class ProcessPair(Struct):

@@ -391,7 +391,7 @@ def test_what_ends_while_it_is_looked_at_is_told(monkeypatch: pytest.MonkeyPatch
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
 
     with running() as trainer, running() as hog:
-        monkeypatch.setattr("gputop.prove.interventions.idle_priority._first_nice", gone)
+        monkeypatch.setattr("gputop.prove.interventions.idle_priority.first_nice", gone)
         monkeypatch.setattr("gputop.prove.interventions.one_cpu.narrowed", gone)
         made = plan(case(trainer, hog))
         assert isinstance(made, Refusal)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import base64
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 from textual.app import App
 
-from gputop.tui import clipboard
+from gputop.findings.verdict import Fix
+from gputop.stream.offer import Offer
+from gputop.tui import canvas, clipboard
 from gputop.tui.draw import why
 from gputop.tui.why_box import WhyScreen
 from tests.tui import scene
@@ -87,3 +91,36 @@ async def test_where_nothing_is_to_be_done_the_key_says_so(make_app: MakeApp, se
         await pilot.pause()
         assert "no command to copy" in part(app, "keys")[0]
     assert not sent
+
+
+@pytest.mark.parametrize("key", ["c", "e"])
+async def test_what_is_copied_is_what_stood_there_a_second_ago(
+    make_app: MakeApp, sent: list[str], monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """The line changes under the hand, in the dashboard and in the box of `e`: what was read is taken, later the new one."""
+    now_s = 1000.0
+    clock = SimpleNamespace(monotonic=lambda: now_s, process_time=lambda: 0.0)
+    monkeypatch.setattr(canvas, "time", clock)
+    session = scene.session()
+    app = make_app(session)
+    read, new = session.engine.verdict, replace(session.engine.verdict, fixes=(Fix("Yield", "chrt --idle --all-tasks --pid 0 4242"),))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.pause()
+        await pilot.press(*key.replace("c", ""))
+        now_s += 5.0
+
+        def redraw() -> None:
+            app.screen_stack[0].drawing.draw_all()  # type: ignore[attr-defined]
+            if isinstance(app.screen, WhyScreen):
+                app.screen.refresh_text()
+
+        redraw()
+        monkeypatch.setattr(type(session.engine), "verdict", new)
+        session.offers.append((session.now_ns, Offer(new.fixes[0], new, 0)))
+        redraw()
+        now_s += 0.9
+        await pilot.press("c")
+        now_s += 0.2
+        redraw()
+        await pilot.press("c")
+    assert copied(sent) == [why.commands(read)[0], new.fixes[0].command]

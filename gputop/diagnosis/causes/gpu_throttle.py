@@ -52,7 +52,8 @@ def fix(gpu: GpuFacts) -> Fix:
         ask = filled("sudo nvidia-smi -i {:d} -rgc; sudo nvidia-smi -i {:d} -rac", gpu.index, gpu.index)
         return Fix("Someone set its clocks (nvidia-smi -lgc or -ac): let it choose them itself", ask)
     return Fix(
-        "Check fans, airflow and the room; see when it began", filled("nvidia-smi -i {:d} -q -d PERFORMANCE,TEMPERATURE,POWER", gpu.index)
+        "Check fans, airflow and the room; see when it began", filled("nvidia-smi -i {:d} -q -d PERFORMANCE,TEMPERATURE,POWER", gpu.index),
+        look=True,
     )
 
 

@@ -53,9 +53,8 @@ def _fixes(job: WalkedJob, facts: WalkedFacts) -> Iterator[Fix]:
     for gpu in job.gpus:
         has, most = int(gpu.pcie_width or 0), int(gpu.pcie_width_max or 0)
         if 0 < has < most:
-            yield Fix(
-                filled("GPU {} has {} of its {} PCIe lanes: another slot, or no riser", gpu.index, has, most), filled(_ASK, gpu.index)
-            )
+            lanes = filled("GPU {} has {} of its {} PCIe lanes: another slot, or no riser", gpu.index, has, most)
+            yield Fix(lanes, filled(_ASK, gpu.index), look=True)
     if calls is not None and moves_weights(calls):
         yield from advice.fixes(ways.offloaded)
     elif copies_back(job):

@@ -70,8 +70,9 @@ def _tell_of_unheard(job: WalkedJob) -> Finding:
     pid, fd, still_s = job.trainer.pid, job.trainer.newer.syscall_arg, job.trainer.still_s
     detail = filled("{} ({}) has not moved for {:.1f} s: no reader takes its standard ", job.trainer.role.label, pid, still_s)
     evidence = Evidence("still_s", round(still_s, 1), "s", "it has neither run nor switched, in a write")
+    goes = filled("ls -l /proc/{:pid}/fd/{:d}", pid, fd)
     fixes = (
-        Fix("Let it go on where that goes: a pager, a terminal stopped by Ctrl-S", filled("ls -l /proc/{:pid}/fd/{:d}", pid, fd)),
+        Fix("Let it go on where that goes: a pager, a terminal stopped by Ctrl-S", goes, look=True),
         Fix("Or read it yourself, if it is a pipe", filled("cat /proc/{:pid}/fd/{:d}", pid, fd)),
         Fix("Write to a file the next time", "... > train.log 2>&1"),
     )
@@ -135,9 +136,9 @@ def _fixes(hung: list[ProcFacts], job: WalkedJob, facts: WalkedFacts) -> Iterato
         if how == "stopped":
             yield Fix(filled("Let {} go on", label), wake([worker.pid]))
         elif how == "held by a debugger":
-            yield Fix("Find the debugger, and have it go on or detach", filled("grep TracerPid /proc/{:pid}/status", worker.pid))
+            yield Fix("Find the debugger, and have it go on or detach", filled("grep TracerPid /proc/{:pid}/status", worker.pid), look=True)
         elif how == "dead":
-            yield Fix(filled("{} has died (killed, or out of memory?): the training must be restarted", label), _WAS_KILLED)
+            yield Fix(filled("{} has died (killed, or out of memory?): the training must be restarted", label), _WAS_KILLED, look=True)
         else:
             waiting.append(worker)
     if waiting:

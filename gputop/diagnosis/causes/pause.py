@@ -65,7 +65,8 @@ def _let_go_on(job: WalkedJob) -> tuple[Fix, ...]:
     if job.trainer.state.fractions.get("stopped", 0.0) < policy.SOME:
         return ()
     if job.trainer.newer.state == TRACED:
-        return (Fix("A debugger or a profiler holds it: let that go on", filled("grep TracerPid /proc/{:pid}/status", job.trainer.pid)),)
+        look = filled("grep TracerPid /proc/{:pid}/status", job.trainer.pid)
+        return (Fix("A debugger or a profiler holds it: let that go on", look, look=True),)
     return (Fix("Somebody stopped it (Ctrl-Z, SIGSTOP): let it go on", wake([job.trainer.pid])),)
 
 

@@ -71,7 +71,7 @@ def _of_process(scene: Scene, target: TargetProcess) -> tuple[list[Change], list
     if policy == DEADLINE:
         return Refusal(f"{target} runs with SCHED_DEADLINE, whose parameters are not gputop's to set")
     changes = [] if apart and policy not in REAL_TIME else [Change("policy", IDLE, target)]
-    if changes and not may_raise(target.pid, _first_nice(scene, target)):
+    if changes and not may_raise(target.pid, first_nice(scene, target)):
         return Refusal(f"{target}: you may give it idle priority, but only root can take that back: run gputop prove as root (sudo)")
     session: list[TargetProcess] = []
     if apart:
@@ -88,7 +88,7 @@ def _of_process(scene: Scene, target: TargetProcess) -> tuple[list[Change], list
     return changes, session
 
 
-def _first_nice(scene: Scene, target: TargetProcess) -> int:
+def first_nice(scene: Scene, target: TargetProcess) -> int:
     """The lowest niceness of its threads and descendants; -20 if one has a real-time policy."""
     lowest = 19
     for pid in scene.pids_of([target]):

@@ -12,6 +12,7 @@ from gputop.findings.path import amount, factor
 from gputop.findings.verdict import Ledger, Verdict
 from gputop.model.board import Board
 from gputop.model.frame import SourceState
+from gputop.stream.offer import Offer
 from gputop.stream.session import Session
 from gputop.system.text import ascii_text, cell_width, cut, fit
 from gputop.tui.draw import Line, Span, size, time_of_day
@@ -22,12 +23,16 @@ if TYPE_CHECKING:
     from gputop.stream.survey import IncidentSpan
 
 LEAST_SWAP_BYTES = 1 << 20  # swap in use from which on it is shown
+LEAST_TOLD = 12  # columns below which the words beside a command are left out: a torn word says nothing
 WIDE = 110  # columns of a terminal that has room for the verdict's keys next to the evidence
 VERDICT_COLOURS = {"high": "crit", "medium": "crit", "low": "warn", "info": "good"}  # severity -> colour
 _MARKS = {"ok": ("✓", "good"), "partial": ("~", "warn"), "off": ("off", "dim"), "unavailable": ("✗", "crit")}
 
 Key = tuple[str, str, str]  # key, the word next to it, action
 COPY_KEY: Key = ("[c]", "copy", "copy_fix")
+APPLY_KEY: Key = ("[x]", "do it", "apply")
+FIX_KEYS: tuple[Key, ...] = (APPLY_KEY, ("[p]", "prove", "prove"), COPY_KEY)
+APPLIED_KEYS: tuple[Key, ...] = (("[u]", "undo", "undo_fix"), ("[k]", "keep at exit", "keep_fix"))
 VERDICT_KEYS: tuple[Key, ...] = (("[e]", "why", "explain"), ("[s]", "stacks", "stacks"))
 LIVE_KEYS: tuple[Key, ...] = (
     ("e", "why", "explain"), ("s", "stacks", "stacks"), ("space", "pause", "pause"), ("n", "incident", "incident(1)"),
@@ -159,18 +164,27 @@ def verdict_lines(
     return [first, [(fit(f"   {detail}", room), ""), *noticed, (f" {offered}", "accent")]]
 
 
-def fix_line(verdict: Verdict, view: View) -> Line | None:
-    """The first fix, with the key that copies its command, or the first look (``?``) without a fix; None if there is neither."""
-    if not verdict.fixes:
-        return None
-    fix = min(verdict.fixes, key=lambda one: (one.look, not one.command))
-    mark = (" ? " if fix.look else " ► ", "accent")
-    offered = f" {COPY_KEY[0]} {COPY_KEY[1]}" if fix.command else ""
-    room = view.width - len(offered) - 3
+def fix_line(offer: Offer, verdict: Verdict, view: View, keys: Sequence[Key] = (COPY_KEY,)) -> Line:
+    """The fix that is offered, with the keys for its command. A look, which changes nothing, is marked ``?`` and *look*."""
+    fix, words = offer.fix, " ".join(f" {key} {word}" for key, word, _ in keys) if offer.fix.command else ""
+    marked: list[Span] = [(" ? ", "warn"), ("look ", "warn")] if fix.look else [(" ► ", "good")]
+    if offer.verdict.cause not in (verdict.cause, "none"):
+        marked.append((f"{offer.verdict.cause}: ", "dim"))  # the verdict has changed since; the line is read to its end first
+    room = max(0, view.width - _width(marked) - cell_width(words) - 1)
     if not fix.command:
-        return [mark, (fit(fix.text, room), "")]
-    command = cut(fix.command, room)
-    return [mark, (command, "accent"), (fit(f"  {fix.text}", room - cell_width(command)), "dim"), (offered, "accent")]
+        return [*marked, (fit(fix.text, room), "")]
+    command = cut(offer.command, room)
+    rest = room - cell_width(command)
+    told = fit(f"  {fix.text}", rest) if rest > LEAST_TOLD else " " * rest
+    return [*marked, (command, "warn" if fix.look else "accent"), (told, "dim"), (f"{words} ", "accent")]
+
+
+def applied_line(told: Line, view: View, stays: bool) -> Line:
+    """The fix in force and what it brought, with the keys that undo it and let it stay."""
+    words = " ".join(f" {key} {word}" for key, word, _ in APPLIED_KEYS[: 1 if stays else 2])
+    (mark, style), (text, meaning) = told
+    text += ", it stays at exit" if stays else ""
+    return [(mark, style), (fit(text, max(0, view.width - cell_width(mark + words) - 1)), meaning), (f"{words} ", "accent")]
 
 
 def lost_line(ledger: Ledger, view: View) -> Line:

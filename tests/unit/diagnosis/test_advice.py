@@ -21,6 +21,10 @@ from tests.unit.diagnosis.causes_behind import threads_on_the_disk
 from tests.unit.diagnosis.causes_fed import actors
 from tests.unit.diagnosis.scene import DISK, FUTEX, ON_CPU, READ_PIPE, Proc, Scene
 
+SHOWS = re.compile(
+    r"(sudo )?(gputop stacks|gputop$|(ls|ps|ss|grep|journalctl|dmesg|findmnt|fuser|memray attach|nvidia-smi (-i \d+ )?(-q|dmon|--query))\b)"
+)
+"""Beginnings of commands that change nothing: they are looks."""
 OF_TORCHS_LOADER = re.compile("num_workers|DataLoader|persistent_workers|pin_memory|worker_init_fn|collate_fn")
 
 
@@ -121,7 +125,7 @@ def test_whatever_is_found_is_advised_in_words_of_its_kind(monkeypatch: pytest.M
                 causes.add(judge.cause)
                 looks += sum(fix.look for fix in fixes)
                 assert [fix.look for fix in fixes] == sorted(fix.look for fix in fixes), fixes
-                assert all(fix.look for fix in fixes if "gputop stacks" in fix.command), fixes
+                assert all(fix.look for fix in fixes if SHOWS.match(fix.command)), fixes
                 if kind is not Kind.TORCH:
                     assert not any(OF_TORCHS_LOADER.search(f"{fix.text} {fix.command}") for fix in fixes), (judge.cause, kind, fixes)
     assert len(causes) > 18

@@ -1,0 +1,81 @@
+"""The fix that live surfaces offer: it holds still long enough to be read and taken, whatever each new verdict names first."""
+
+from __future__ import annotations
+
+import re
+
+from msgspec import Struct
+
+from gputop.findings.verdict import LOOKING, SEVERITIES, Fix, Incident, Verdict
+from gputop.model.board import Board
+from gputop.model.frame import SECOND_NS
+from gputop.system.text import clean
+
+HOLD_NS = 10 * SECOND_NS  # ns that an offered fix stays, unless it is plainly wrong: time to read it and to reach for the key (a choice)
+_NUMBER = re.compile(r"\d+")
+
+
+class Offer(Struct, frozen=True):
+    """A fix, and what it was offered for."""
+
+    fix: Fix
+    verdict: Verdict
+    since_ns: int
+    started: tuple[tuple[int, int], ...] = ()  # (pid, start_ticks) of the processes that its command names
+
+    @property
+    def command(self) -> str:
+        """The command as it is shown, copied and applied; empty if only a person can do it."""
+        return clean(self.fix.command)
+
+
+def best(verdict: Verdict) -> Fix | None:
+    """The fix to offer first: one that changes something before one that only looks, with a command before one without."""
+    return min(verdict.fixes, key=lambda one: (one.look, not one.command), default=None)
+
+
+class Offering:
+    """Chooses the fix that is offered, verdict by verdict."""
+
+    def __init__(self) -> None:
+        self.now: Offer | None = None
+
+    def take(self, t_ns: int, verdict: Verdict, board: Board, incidents: list[Incident]) -> Offer | None:
+        """The offer after a new verdict: the one before it while it holds, else the best of the verdict."""
+        held, found = self.now, best(verdict)
+        if held is not None and not _is_wrong(held, verdict, board, incidents):
+            is_listed = _names_the_same(held.verdict, verdict) and any(one.command == held.fix.command for one in verdict.fixes)
+            is_better = found is not None and (found.look, not found.command) < (held.fix.look, not held.fix.command)
+            if t_ns - held.since_ns < HOLD_NS or (is_listed and not is_better):
+                return held
+        self.now = None if found is None else Offer(found, verdict, t_ns, _named(found, verdict, board))
+        return self.now
+
+
+def _is_wrong(held: Offer, verdict: Verdict, board: Board, incidents: list[Incident]) -> bool:
+    """True if a process that the command names has ended, if its cause has ended, or if the trouble is of another severity."""
+    if any(pid not in board.procs or pid not in board.infos or board.infos[pid].start_ticks != ticks for pid, ticks in held.started):
+        return True
+    if verdict.symptom == LOOKING or _names_the_same(held.verdict, verdict):
+        return False
+    return _is_other_trouble(held.verdict.severity, verdict.severity) or not any(
+        one.end_ns is None and one.cause == held.verdict.cause and one.trainer_pid == held.verdict.trainer_pid for one in incidents
+    )
+
+
+def _names_the_same(one: Verdict, other: Verdict) -> bool:
+    return (one.cause, one.trainer_pid, one.gpu) == (other.cause, other.trainer_pid, other.gpu)
+
+
+def _is_other_trouble(before: str, now: str) -> bool:
+    """True if trouble began or ended, or became worse: then the new verdict's fix is what is wanted."""
+    was, rank = (SEVERITIES.index(one) if one in SEVERITIES else 0 for one in (before, now))
+    return rank > was or rank == 0 < was
+
+
+def _named(fix: Fix, verdict: Verdict, board: Board) -> tuple[tuple[int, int], ...]:
+    """The processes of the verdict that a command names."""
+    parties = {one.pid for one in verdict.culprits} | {one.pid for one in verdict.victims} | {one.pid for one in verdict.path}
+    named = dict.fromkeys(int(number) for number in _NUMBER.findall(fix.command))
+    pids = [pid for pid in named if pid in parties or pid == verdict.trainer_pid]
+    return tuple((pid, board.infos[pid].start_ticks) for pid in pids if pid in board.infos and pid in board.procs)
