@@ -112,7 +112,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def experiment(self) -> str:
-        """Outcome of an experiment: ``proved, 182 → 311 steps/min, +71 % ± 6: fluent-bit (903) to idle priority``; empty for other
+        """Outcome of an experiment: ``proved, 182 → 311 steps/min, 1.7×, 1.6 to 1.8: fluent-bit (903) to idle priority``; empty for other
         markers."""
         is_end = self.text.startswith(f"{EXPERIMENT_ENDED} ") and not self.text.startswith(EXPERIMENT_BEGINS)
         return self.text.removeprefix(f"{EXPERIMENT_ENDED} ") if is_end else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from math import exp
 from typing import Protocol
 
 from msgspec import UNSET, Struct, UnsetType
@@ -196,7 +197,7 @@ def pair_line(pair: Pair, number: int, clock: str) -> str:
 
 
 def told(says: str, outcome: Outcome) -> str:
-    """The result in a line: ``fluent-bit (903) to idle priority: 182 → 311 steps/min, +71 % ± 6, 4 of 4 pairs: proved``."""
+    """The result in a line: ``fluent-bit (903) to idle priority: 182 → 311 steps/min, 1.7×, 1.6 to 1.8, 4 of 4 pairs: proved``."""
     if not outcome.pairs or outcome.estimate is None:
         return f"{says}: {outcome.result}: {outcome.reason}"
     moved = _moved(outcome)
@@ -210,7 +211,7 @@ def told(says: str, outcome: Outcome) -> str:
 
 
 def _ended(outcome: Outcome) -> str:
-    """The result for a marker, which may be cut at its end: ``proved, 182 → 311 steps/min, +71 % ± 6``."""
+    """The result for a marker, which may be cut at its end: ``proved, 182 → 311 steps/min, 1.7×, 1.6 to 1.8``."""
     if outcome.estimate is None:
         return f"{outcome.result} ({outcome.reason})"
     return f"{outcome.result}, {_moved(outcome)}, {_gain(outcome)}"
@@ -303,13 +304,13 @@ def _from_to(steps_off: float | None, steps_on: float | None, work_off: float | 
 
 
 def _gain(outcome: Outcome) -> str:
-    """``+71 % ± 6``."""
+    """``1.7×, 1.6 to 1.8``: a factor with its bounds, which lie as far from 1 as they are sure."""
     found = outcome.estimate
     assert found is not None
     if _stood(outcome):
         return STANDSTILL
-    low, mean, high = (gain_pct(value) for value in (found.low, found.mean, found.high))
-    return f"{_signed(mean)} ± {(high - low) / 2:.0f}"
+    low, mean, high = (figure(exp(value), 2) for value in (found.low, found.mean, found.high))
+    return f"{mean}×, {low} to {high}"
 
 
 def _signed(value: float | None) -> str:

@@ -100,7 +100,7 @@ def test_a_gain_is_proved_in_three_pairs_and_told_with_its_interval() -> None:
     assert outcome.seconds < 20.0
     line = told("fluent-bit (903) to idle priority", outcome)
     assert line.startswith("fluent-bit (903) to idle priority: 6")
-    assert "steps/min, +" in line
+    assert "steps/min, 1.7×," in line
     assert line.endswith("3 of 3 pairs: proved")
 
 

@@ -77,7 +77,7 @@ async def test_it_asks_first_and_shows_the_result(make_app: MakeApp, monkeypatch
             await pilot.pause(0.02)
             if "proved" in said(screen):
                 break
-        assert "180 → 360 steps/min, +99 %" in said(screen)
+        assert "180 → 360 steps/min, 2×, 1.9 to 2" in said(screen)
         assert "3 of 3 pairs: proved" in said(screen)
 
 
