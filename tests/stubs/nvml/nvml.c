@@ -120,7 +120,7 @@ const char *nvmlErrorString(nvmlReturn_t code)
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
         if (codes[i].code == code && code != UNKNOWN)
             return codes[i].name;
-    return code == NVML_SUCCESS ? "Success" : "Unknown Error";
+    return code == NVML_SUCCESS ? "Success" : code == INSUFFICIENT_SIZE ? "Insufficient Size" : "Unknown Error";
 }
 nvmlReturn_t nvmlSystemGetDriverVersion(char *out, unsigned room) { ENTER(SystemDriverVersion, -1); return give_text(out, room, control()->driver); }
 nvmlReturn_t nvmlSystemGetNVMLVersion(char *out, unsigned room) { ENTER(SystemNVMLVersion, -1); return give_text(out, room, control()->driver); }
