@@ -331,7 +331,7 @@ class Walk(Times):
         input_kind = kind in (waits.NETWORK, waits.PIPE) or (kind == waits.POLL and job.trainer.info.sockets != feeders.LISTENING)
         if input_kind and who == "main" and (fed := self.fed_here):
             self.to_members(proc, fed, share, who, trail, kind)
-        elif kind == waits.NETWORK and who == "main" and self.unasked_here:
+        elif kind in (waits.NETWORK, waits.POLL) and who == "main" and self.unasked_here:
             self.book("unasked", who, share, trail)
         elif kind == waits.POLL and who == "main" and self.asked_over_network(trail):
             self.book("network", who, share, trail)

@@ -107,9 +107,10 @@ def test_a_pipe_brings_requests_where_who_started_it_holds_the_other_end(other_e
     [(2.0, AWAIT, "none"), (2.0, EPOLL, "none"), (1.3, AWAIT, "none"), (2.0, SLEEP, "network-io"), (0.4, AWAIT, "network-io")],
     ids=["scheduler at its queue", "scheduler at its sockets", "more often", "server that sleeps before it answers", "answers in turn"],
 )
-def test_who_waits_at_the_socket_of_a_coordinator_without_requests_is_idle(every_s: float, look: dict, cause: str):
+@pytest.mark.parametrize("own", [SOCKET, POLL_SOCKET], ids=["reads", "polls"])
+def test_who_waits_at_the_socket_of_a_coordinator_without_requests_is_idle(own: dict, every_s: float, look: dict, cause: str):
     """A GPU worker of a task graph: the scheduler sends it a task now and then."""
-    scene = lone(0.0, SOCKET, sockets="connected", switches=0, other_ends=[300])
+    scene = lone(0.0, own, sockets="connected", switches=0, other_ends=[300])
     scene.add(Proc(300, ppid=1, comm="scheduler", cmdline=["scheduler"], looks=[look], info={"sockets": "listening"}))
 
     def work(i: int) -> None:

@@ -63,7 +63,7 @@ def train(trainer: Trainer) -> None:
     def step(_batch: object) -> None:
         gpu.copy_in(8 * _BATCH, pinned=True)
         for _ in range(_LAYERS):
-            gpu.launch(50 / cpus() / _LAYERS)
+            gpu.launch(24 / cpus() / _LAYERS)
         if trainer.steps % _ACCUMULATE == _ACCUMULATE - 1:
             gpu.launch(2)  # the optimizer, and the loss
             gpu.synchronize()

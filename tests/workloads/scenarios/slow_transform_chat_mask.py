@@ -16,7 +16,7 @@ from tests.workloads.loop import Trainer, loader
 from tests.workloads.scenario import Label, Scenario, cpus
 
 _VOCABULARY, _IGNORED = 128_256, -100
-_CHATS_PER_CPU, _STEP_MS = 12, 80
+_CHATS_PER_CPU, _STEP_MS = 12, 25
 _TURNS = range(16, 24)
 _WORDS = ("the", "model's", "answer,", "of", "course,", "depends", "on", "3", "things:", "what", "you", "ask;", "how", "(mostly)", "luck.")
 _PIECES = re.compile(r"<\|\w+\|>|'(?:s|t|re|ve|m|ll|d)| ?[A-Za-z]+| ?\d{1,3}| ?[^\sA-Za-z\d]+|\s+")
