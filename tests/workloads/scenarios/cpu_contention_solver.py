@@ -19,7 +19,7 @@ _SOLVER = "fem-solver"
 
 
 def train(trainer: Trainer) -> None:
-    images = Images(cpu_ms=0.85 * cpus() * _STEP_MS / _BATCH)
+    images = Images(cpu_ms=0.7 * cpus() * _STEP_MS / _BATCH)
     trainer.fit(loader(images, cpus(), batch=_BATCH), trainer.compute(_STEP_MS))
 
 
