@@ -13,7 +13,7 @@ from gputop.sources import Beat, Settings, Unavailable, files, parse, waits
 from gputop.sources.parse import PAGE_BYTES
 from gputop.sources.procfs import ProcfsSource, threads
 from gputop.sources.procfs import source as procfs_source
-from gputop.sources.procfs.process import LONG_AFTER, LONG_RESTS_S, LONGEST_AFTER, LONGEST_RESTS_S, RESTS_AFTER, RESTS_S
+from gputop.sources.procfs.process import LONG_AFTER, LONG_RESTS_S, LONGEST_AFTER, LONGEST_RESTS_S, RESTS_AFTER, RESTS_S, SLIGHT_NS
 from gputop.sources.procfs.source import TITLE_REFRESH_S, TOGETHER
 from gputop.sources.procfs.threads import FOLLOWED, RESTING_READ
 from tests.sources.fake_proc import FakeProc, Reader, info, sample
@@ -432,6 +432,25 @@ def test_who_runs_a_little_is_read_at_the_usual_time(proc: FakeProc, reader: Rea
     proc.counters(100, oncpu=20_000_000)
     proc.write("proc/stat", "cpu  2 0 0 100 0 0 0 0 0 0\n")
     assert sum(read_in([reader.second() for _ in range(LONGEST_RESTS_S)], 100)) >= 1
+
+
+def test_who_rests_has_its_switches_and_io_read_after_it_ran_enough(proc: FakeProc, reader: Reader) -> None:
+    """Its state and its time on a CPU are read each time, so that a stopped process is seen."""
+    resting(proc, reader)
+    io = "rchar: 9\nwchar: 0\nsyscr: 1\nsyscw: 0\nread_bytes: 5000\nwrite_bytes: 9000\ncancelled_write_bytes: 0\n"
+    for oncpu, vol, read in ((SLIGHT_NS // 2, 11, 4096), (SLIGHT_NS + 2, 33, 5000)):
+        proc.counters(100, oncpu=oncpu, state="T", rss=200)
+        proc.identity(100, vol=33)
+        proc.write("proc/100/io", io)
+        one = sample([frame for _ in range(LONGEST_RESTS_S) for frame in reader.second()], 100)
+        assert (one.oncpu_ns, one.state, one.rss_bytes, one.vol, one.read_bytes) == (oncpu, "T", 200 * PAGE_BYTES, vol, read)
+
+
+def test_children_of_a_trainer_never_rest(proc: FakeProc, reader: Reader) -> None:
+    proc.process(200, ppid=100)
+    resting(proc, reader)
+    seconds = [reader.second({100}) for _ in range(4)]
+    assert all(read_in(seconds, 200)[1:]), "from the next second on"
 
 
 def test_work_that_nobody_explains_wakes_those_that_rest_once(proc: FakeProc, reader: Reader) -> None:

@@ -77,9 +77,9 @@ class Ends:
     def search_processes(self, pids: Collection[int], likely: Collection[int] = ()) -> bool:
         """Search some more of the processes ``pids``; True if ``holders`` changed. If some are ``likely``, the others are searched only
         after these were in vain."""
-        wanted = {end for end in self._wanted.values() if end}
-        if not self._left and not self._begin_search(pids, likely, bool(wanted)):
+        if not self._left and not self._begin_search(pids, likely):
             return False
+        wanted = {end for end in self._wanted.values() if end}
         some, self._left = self._left[:PER_TICK], self._left[PER_TICK:]
         found = {pid for pid in some if _holds(f"{self._proc}{pid}/", wanted, os.O_WRONLY if self._writes else os.O_RDONLY)}
         before, self.holders = self.holders, (self.holders - set(some) | found).intersection(pids)
@@ -87,11 +87,12 @@ class Ends:
             self._among_likely, self._left = False, [pid for pid in pids if pid != self._pid and pid not in likely]
         return self.holders != before
 
-    def _begin_search(self, pids: Collection[int], likely: Collection[int], wanted: bool) -> bool:
+    def _begin_search(self, pids: Collection[int], likely: Collection[int]) -> bool:
         """Begin another search if one is due. None is while all processes live that the last one found."""
         self._due_in -= 1
-        found = bool(self.holders) and self.holders.issubset(pids)
-        if not wanted or self._due_in > 0 or (found and self._pause > FIRST_PAUSE):
+        if self._due_in > 0 or not any(self._wanted.values()):
+            return False
+        if self._pause > FIRST_PAUSE and self.holders and self.holders.issubset(pids):
             return False
         self._among_likely = bool(likely)
         self._left = [pid for pid in likely or pids if pid != self._pid]

@@ -26,6 +26,7 @@ RESTS_AFTER, RESTS_BELOW = 3, 0.001  # readings in a row with less of a CPU used
 RESTS_S = 3  # s between two readings of a process that rests: of hundreds on a large machine most do nothing all day
 LONG_AFTER, LONG_RESTS_S = 5, 9  # readings in a row with less, after which there are so many seconds between two, a multiple of `RESTS_S`
 LONGEST_AFTER, LONGEST_RESTS_S = 8, 27  # the same again, a multiple of `LONG_RESTS_S`: whoever wakes up is seen in /proc/stat
+SLIGHT_NS = 1_000_000  # ns on a CPU, in which a process copies a few MB at most: one that rests has its I/O read after more (guess)
 SERVES_AFTER = 10  # readings in which it was met at serving, after which a process serves (guess)
 MOST_READS = 4  # descriptors followed at a look that threads read from (guess)
 MOST_SERVED = 128  # threads of one that serves; of more it is not known
@@ -48,7 +49,7 @@ class Process:
     __slots__ = (
         "_anon_bytes", "_files", "_io", "_io_bytes", "_io_stale", "_locked_by", "_memory_due", "_news", "_number", "_ran",
         "_sched", "_sched_data", "_sched_numbers", "_served", "_sockets", "_stat", "_stat_seen", "_status", "_switches",
-        "_switches_due", "_threads", "_total_ns", "_wait", "_waits", "folder", "identity", "pid", "rested", "sample",
+        "_switches_due", "_threads", "_total_ns", "_wait", "_waits", "_whole_ns", "folder", "identity", "pid", "rested", "sample",
         "shared_bytes", "since", "slot", "stat", "used_ns",
     )  # fmt: skip
 
@@ -70,6 +71,7 @@ class Process:
         self.rested = 0  # readings in a row in which it hardly ran
         self._total_ns: tuple[bool, int | None] = (False, None)  # whether it has several threads, and its time on CPUs so far
         self.used_ns = 0  # ns on CPUs between the last two readings; 0 after the first
+        self._whole_ns = 0  # its main thread's time on CPUs when switches and I/O were read
         self._switches_due = 2
         self._sched_numbers: tuple[int | None, int | None, int | None] = (None, None, None)
         self._switches: tuple[int | None, int | None] = (None, None)
@@ -136,37 +138,50 @@ class Process:
         The main thread's wait is read if the process is ``hot`` or ``near`` (a child of a hot process, or a process that wakes one).
 
         On-CPU time and run delay are read every time. The rest of a hot process is read `LOOKS_PER_S` times a second. A process of one
-        thread that did not run has the same counters as before: they are read only if ``full``.
+        thread that did not run has the same counters as before: they are read only if ``full``. One that rests
+        has its switches and I/O read after each `SLIGHT_NS` on a CPU.
         """
         t_ns = time.monotonic_ns()
         before = self.stat
         self.since, self._number = tick.number - self._number, tick.number
         look = not hot or self._threads is None or tick.looks_at(self.slot, self.since, LOOKS_PER_S)
-        self._read_sched(look)
+        self._read_sched()
+        is_whole = hot or near or not self._ran_slightly()
+        if is_whole:
+            self._whole_ns = self._sched_numbers[0] or 0
+        if look and is_whole:
+            self._read_switches()
         if look and (self._ran or before.num_threads != 1 or (full and not before.kthread)):
             self._read_stat()
         self._account(tick)
         stat = self.stat
         threads: list[ThreadSample] = []
         if look:
-            self._look(tick, hot, near, before)
+            self._look(tick, hot, near, before, is_whole)
         if hot:
             threads = self._read_threads(tick, stat, look)
         self.sample = self._sample(tick, t_ns, stat, threads, self._wait if hot or near else UNKNOWN)
         # A kworker's name changes with its work.
         return stat.stack != before.stack or (stat.comm != before.comm and not before.kthread)
 
-    def _read_sched(self, look: bool) -> None:
-        """Read schedstat, then the switches in status: if it runs in between, the next schedstat differs and status is read again.
-
-        Status is read twice after a change: it shows a moment later than schedstat that the thread left the CPU.
-        """
+    def _read_sched(self) -> None:
         data = self._sched.read()
         if data != self._sched_data or not data:
             self._ran, self._switches_due = True, 2
             self._sched_data = data
             self._sched_numbers = parse.schedstat(data) if data else self._sched_numbers
-        if look and self._switches_due:
+
+    def _ran_slightly(self) -> bool:
+        """True if a process of one thread rests, and has hardly run since all of it was read."""
+        ns = self._sched_numbers[0]
+        return self.rested >= RESTS_AFTER and self.stat.num_threads == 1 and ns is not None and ns - self._whole_ns < SLIGHT_NS
+
+    def _read_switches(self) -> None:
+        """Read the switches in status, after schedstat: if it runs in between, the next schedstat differs and status is read again.
+
+        Status is read twice after a change: it shows a moment later than schedstat that the thread left the CPU.
+        """
+        if self._switches_due:
             self._switches_due -= 1
             status = self._status.read()
             self._switches = parse.switches(status) if status else (None, None)
@@ -181,10 +196,10 @@ class Process:
         at_rest = known and self.used_ns < RESTS_BELOW * 1e9 * max(1.0, self.since / tick.per_second)
         self.rested = self.rested + 1 if at_rest else 0
 
-    def _look(self, tick: Tick, hot: bool, near: bool, before: parse.Stat) -> None:
+    def _look(self, tick: Tick, hot: bool, near: bool, before: parse.Stat, is_whole: bool) -> None:
         ran, self._ran = self._ran, False
         self._io_stale |= ran or self.stat.num_threads > 1
-        if self._io_stale and (not hot or tick.looks_at(self.slot, self.since, IO_PER_S)):
+        if self._io_stale and is_whole and (not hot or tick.looks_at(self.slot, self.since, IO_PER_S)):
             self._io_stale = False
             self._read_io()
         if hot and tick.number >= self._memory_due:

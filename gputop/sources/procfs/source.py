@@ -98,6 +98,7 @@ class ProcfsSource:
         self._busy_ns: int | None = None  # of all CPUs, a second ago
         self._explained_ns = self._usual_ns = 0  # part of it that the read processes used; part that is usually unexplained
         self._woken = False  # whether all were read since
+        self._waited: frozenset[int] = frozenset()  # processes that a trainer may wait for, which never rest; found once a second
         self._locks = Locks(self._proc, self._pool)
         self._delays = self._accounts_delays()
 
@@ -189,12 +190,10 @@ class ProcfsSource:
             return self._processes
         hot = self._hot if tick.key or len(self._hot) <= FEW else self._shifts[tick.number % len(self._shifts)]
         others, rest = self._slots[tick.number % self._per_second], rests_from(tick.number // self._per_second)
-        due = {pid: process for pid, process in others.items() if process.rested < rest or self._never_rests(process)}
+        if not tick.number % self._per_second:
+            self._waited = self._gpu_pids.union(pid for pid, process in self._processes.items() if self._is_near(process))
+        due = {pid: process for pid, process in others.items() if process.rested < rest or pid in self._waited}
         return {pid: process for pid, process in due.items() if pid not in self._hot} | hot
-
-    def _never_rests(self, process: Process) -> bool:
-        """True if a trainer may wait for the process."""
-        return process.pid in self._gpu_pids or self._is_near(process)
 
     def _wake(self, tick: Tick) -> None:
         """Have all that rest read at once if, in the second that ends, the CPUs did more than the processes that were read.
