@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -64,6 +65,7 @@ WELL_KNOWN = frozenset((*_WATCHERS, *_LAUNCHERS, TORCH_WORKER, PIN_THREAD, _KTHR
 Contexts = Mapping[int, Mapping[int, int]]  # pid -> GPU index -> size class of its context, see `gputop.model.board.Board.contexts`
 SMALLER_BITS = 2  # size classes (powers of two) by which a helper's context is smaller than its trainer's: under half of it (guess)
 MOST_LEVELS = 8  # of workers that start workers
+MOST_TRAITS = 1024  # programs with their command lines, of which what roles ask is remembered: 0.3 KB each
 
 
 class Role(Struct, frozen=True):
@@ -436,37 +438,56 @@ def _own_child(parent: ProcInfo, child: ProcInfo) -> bool:
     return is_python(parent)
 
 
+class _Traits(Struct, frozen=True, gc=False):
+    """What a process's program and command line say; they stay the same while its identity is looked at again and again."""
+
+    is_spawned: bool
+    is_forkserving: bool  # a forkserver, or forked from one with its command line
+    is_watcher: bool
+    is_launcher: bool
+    is_service: bool  # started by a library for itself
+    compiles: bool  # of torch.compile's process pool, which runs compilers
+
+
+@lru_cache(maxsize=MOST_TRAITS)
+def _traits(exe: str, comm: str, words: tuple[str, ...]) -> _Traits:
+    name = program_name(ProcInfo(0, 0, exe=exe, comm=comm, cmdline=list(words)), titled=False)
+    code = "\0".join(words[1:8]) if len(words) > 2 else ""
+    compiles = any("compile_worker" in word for word in words[:4])
+    return _Traits(
+        is_spawned="--multiprocessing-fork" in words or "multiprocessing.spawn import" in code,
+        is_forkserving="multiprocessing.forkserver import" in code,
+        is_watcher=comm in _WATCHERS or name in _WATCHERS,
+        is_launcher=len(words) > 1 and name in _LAUNCHERS,
+        is_service=compiles or any(f"multiprocessing.{what} import" in code for what in ("resource_tracker", "semaphore_tracker")),
+        compiles=compiles,
+    )
+
+
+def _of(info: ProcInfo) -> _Traits:
+    return _traits(info.exe, info.comm, tuple(info.cmdline))
+
+
 def _is_spawned(info: ProcInfo) -> bool:
-    return "--multiprocessing-fork" in info.cmdline or _runs(info, "multiprocessing.spawn import")
+    return _of(info).is_spawned
 
 
 def _is_forkserving(info: ProcInfo) -> bool:
-    """True if the process is a forkserver, or was forked from one and keeps its command line."""
-    return _runs(info, "multiprocessing.forkserver import")
+    return bool(info.cmdline) and _of(info).is_forkserving
 
 
 def _is_watcher(info: ProcInfo) -> bool:
-    return info.comm in _WATCHERS or program_name(info, titled=False) in _WATCHERS
+    return _of(info).is_watcher
 
 
 def _is_service(info: ProcInfo) -> bool:
     """True if a library started it for itself: it loads no data."""
-    return (
-        _runs(info, "multiprocessing.resource_tracker import")
-        or _runs(info, "multiprocessing.semaphore_tracker import")
-        or _compiles(info)
-        or info.serves
-    )
+    return info.serves or _of(info).is_service
 
 
 def _compiles(info: ProcInfo) -> bool:
-    """True if the process belongs to torch.compile's process pool, which runs compilers."""
-    return any("compile_worker" in arg for arg in info.cmdline[:4])
-
-
-def _runs(info: ProcInfo, code: str) -> bool:
-    return len(info.cmdline) > 2 and any(code in arg for arg in info.cmdline[1:8])
+    return _of(info).compiles
 
 
 def _is_launcher(info: ProcInfo) -> bool:
-    return len(info.cmdline) > 1 and program_name(info, titled=False) in _LAUNCHERS
+    return len(info.cmdline) > 1 and _of(info).is_launcher
