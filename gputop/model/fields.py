@@ -41,7 +41,10 @@ class Field(Struct, frozen=True):
 
 
 JOBS_MEMORY = "jobs.memory_gib"
+STEPS = "steps.per_s"
 SERIES = (
+    Field(STEPS, "steps", "/s", high=None, digits=1, refresh_ns=SECOND, slowest_ns=3 * SECOND, source="CUDA calls, or the GPU's rhythm",
+          help="training steps that a trainer makes a second, as its diagnosis finds them"),
     Field("gpu.util_pct", "util", "%", refresh_ns=167 * MS, slowest_ns=SECOND, source="NVML utilization",
           help="share of time in which a kernel ran or data was copied; not how much of the GPU was used"),
     Field("gpu.gr_active_pct", "GR active", "%", source="NVML GPM",

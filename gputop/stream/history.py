@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 import zstandard
 
+from gputop.model.fields import STEPS
 from gputop.model.frame import SECOND_NS
 
 WINDOW_NS = 600 * 1_000_000_000  # ns kept
@@ -61,6 +62,11 @@ class HistoryColumn:
         for start in range((number + 1) * STRETCH, last, STRETCH):
             found += self._stretch(start // STRETCH)[: last - start]
         return found
+
+    @property
+    def known(self) -> bool:
+        """True if any tick has a reading."""
+        return any(isinstance(one, bytes) or one == one for one in self._packed) or any(one == one for one in self.newest)
 
     def _stretch(self, number: int) -> array[float]:
         return _unpack(self._packed[number]) if number < len(self._packed) else self.newest
@@ -185,6 +191,9 @@ class History:
         for kept in (self.states, self.shares):
             for pid in [pid for pid, runs in kept.items() if pid not in alive and not runs.known]:
                 del kept[pid]
+        for key in [(field, pid) for field, pid in self.series if field == STEPS and pid not in alive]:
+            if not self.series[key].known:
+                del self.series[key]
 
     def clear(self) -> None:
         self.trimmed += len(self.times)

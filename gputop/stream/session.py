@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gputop.findings.verdict import Ledger, ProcState, Verdict
 from gputop.model.board import Board
+from gputop.model.fields import STEPS
 from gputop.model.frame import SECOND_NS, Frame, Header, Mark, Stack
 from gputop.model.roles import Role, assign, children_of, program_name
 from gputop.recording.ring import Ring
@@ -139,6 +140,9 @@ class Session(Followed):
         """Keep what the engine found at ``t_ns``: states since ``since_ns``, verdict and ledger."""
         for pid, state in self.engine.states.items():
             self.history.put_state(pid, code_of(state), since_ns)
+        for pid, standing in self.engine.standing.items():
+            if standing.job.step is not None and pid in self.board.infos:
+                self.history.put(STEPS, pid, standing.job.step.per_s)
         self.history.forget_ended(self.board.infos)
         self._keep_verdict(t_ns, self.engine.verdict)
         offer = self._offering.take(t_ns, self.engine.verdict, self.board, self.engine.incidents)

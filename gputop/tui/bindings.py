@@ -153,7 +153,7 @@ COLUMNS = {
     "SW/s INV/s": "context switches of all threads, and the involuntary ones; besides trainers and workers only with eBPF",
 }
 STARVING_HELP = "the trainer waits for data and this worker cannot deliver"
-_HELD = "  a dimmed cell repeats the last reading: the driver has no newer one"
+_HELD = "  a cell without a new reading repeats the last one, while the driver has no newer one"
 
 
 def key_name(key: str) -> str:

@@ -34,7 +34,7 @@ Palette = dict[str, Style]
 # of the bytes of true colour. Every meaning has a glyph or a word besides its colour.
 _DARK = {
     "": "", "title": "bold", "dim": "bright_black", "accent": "cyan", "good": "green", "warn": "yellow", "crit": "bold bright_red",
-    "lane": "cyan", "lane2": "green", "lane3": "magenta", "held": "bright_black", "cursor": "reverse", "selected": "reverse",
+    "lane": "cyan", "lane2": "green", "lane3": "magenta", "cursor": "reverse", "selected": "reverse",
     "head": "bold underline", "running": "green", "runnable": "bold bright_red", "disk": "bright_blue", "memory": "bright_magenta",
     "throttled": "bright_yellow", "blocked": "magenta", "ahead": "bright_black", "stopped": "reverse", "computing": "green",
     "waiting-data": "yellow", "waiting-gpu": "cyan", "transfer": "blue", "starving": "bold bright_red", "incident": "bold yellow",
@@ -53,7 +53,7 @@ _COLOUR_BLIND = _DARK | {
     "transfer": "#0072b2", "incident": "bold #f0e442", "culprit": "#cc79a7",
 }  # fmt: skip
 _NIGHT = _DARK | {
-    "dim": "#7f849c", "held": "#585b70", "accent": "#89dceb", "good": "#a6e3a1", "warn": "#f9e2af", "crit": "bold #f38ba8",
+    "dim": "#7f849c", "accent": "#89dceb", "good": "#a6e3a1", "warn": "#f9e2af", "crit": "bold #f38ba8",
     "lane": "#89b4fa", "lane2": "#a6e3a1", "lane3": "#cba6f7", "running": "#a6e3a1", "computing": "#a6e3a1",
     "runnable": "bold #f38ba8", "starving": "bold #f38ba8", "disk": "#89b4fa", "memory": "#f5c2e7", "throttled": "#fab387",
     "blocked": "#cba6f7", "ahead": "#7f849c", "waiting-data": "#f9e2af", "waiting-gpu": "#94e2d5", "transfer": "#74c7ec",

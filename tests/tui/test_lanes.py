@@ -6,10 +6,12 @@ import re
 
 import pytest
 
+from gputop.findings.verdict import CAUSES
+from gputop.model.fields import FIELDS, STEPS
 from gputop.model.frame import SECOND_NS
-from gputop.stream.history import History
+from gputop.stream.history import STRETCH, History
 from gputop.tui.draw import Span
-from gputop.tui.draw.lanes import Lane, LaneDrawer, RollingCells, fold, merge, nice_top, share_rows
+from gputop.tui.draw.lanes import LANES_OF_CAUSE, Lane, LaneDrawer, RollingCells, all_lanes, fold, merge, nice_top, share_rows
 from gputop.tui.draw.view import Axis, View, axis_line, cell_for, with_signs
 from tests.tui import scene
 
@@ -59,7 +61,7 @@ def drawn(kept: History, axis: Axis, field: str = "gpu.util_pct", rows: int = 1)
 
 
 def test_a_gap_is_a_gap_and_a_reading_stands_only_as_long_as_its_refresh() -> None:
-    assert cells(history([100.0, None, None, None, None, None, None, None, 100.0, None]))[:9] == "████    █"
+    assert cells(history([100.0, None, None, None, None, None, None, None, 100.0, None]))[:9] == "▇▇▇▇    ▇"
 
 
 @pytest.mark.parametrize(("every", "ends"), [(2, 4), (10, 20), (11, 20), (30, 3)])
@@ -68,14 +70,22 @@ def test_a_reading_stands_twice_as_long_as_the_driver_took_for_it(every: int, en
     kept = history([100.0 if i in (0, every) else None for i in range(every + 30)])
     axis = Axis(TICK, kept.times[-1] // TICK, 30)
     [[_, _, _, _, *spans]] = drawn(kept, axis)
-    assert "".join(text for text, _ in spans) == "█" * (ends + 1) + " " * (29 - ends)
+    assert "".join(text for text, _ in spans) == "▇" * (ends + 1) + " " * (29 - ends)
 
 
-def test_held_cells_are_dimmed() -> None:
-    kept = history([50.0, None, 50.0])
-    axis = Axis(TICK, 3, 3)
-    [spans] = drawn(kept, axis)
-    assert [style for _, style in spans[4:]] == ["lane", "held", "lane"]
+@pytest.mark.parametrize(("value", "colour"), [(50.0, "lane"), (99.0, "crit")])
+def test_a_reading_that_stands_has_the_colour_of_a_new_one(value: float, colour: str) -> None:
+    kept = history([value, None, value], "gpu.mem_used_pct")
+    [spans] = drawn(kept, Axis(TICK, 3, 3), "gpu.mem_used_pct")
+    assert {style for _, style in spans[4:]} == {colour}
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4])
+def test_no_lane_touches_the_one_above_it(rows: int) -> None:
+    kept = history([0.0, 50.0, 100.0, 300.0] * 3)
+    top = "".join(text for text, _ in drawn(kept, Axis(TICK, 12, 10), rows=rows)[0])[28:]
+    assert "█" not in top
+    assert "▇" in top
 
 
 def test_a_measured_zero_is_drawn_and_a_missing_value_is_not() -> None:
@@ -83,7 +93,7 @@ def test_a_measured_zero_is_drawn_and_a_missing_value_is_not() -> None:
     assert cells(history([None] * 10)).strip() == ""
 
 
-@pytest.mark.parametrize(("value", "shown"), [(0.02, "▁"), (0.9, "█"), (0.5, "▅"), (70.0, "▆")])
+@pytest.mark.parametrize(("value", "shown"), [(0.02, "▁"), (0.9, "▇"), (0.5, "▄"), (70.0, "▅")])
 def test_what_reads_nothing_beside_the_lane_is_no_hill_on_it(value: float, shown: str) -> None:
     assert cells(history([value] * 10, "gpu.pcie_rx_mb_per_s"), "gpu.pcie_rx_mb_per_s")[-1] == shown
 
@@ -92,9 +102,9 @@ def test_a_tall_lane_stacks_eighths_and_names_its_scale_and_thresholds() -> None
     kept = history([0.0, 25.0, 26.0, 50.0, 87.4, 87.5, 99.9, 100.0, None, None], "runq.pct")
     lines = drawn(kept, Axis(TICK, 10, 10), "runq.pct", rows=4)
     assert [text[27:] for text in ("".join(part for part, _ in line) for line in lines)] == [
-        "┤    ▄▅██  ",
-        "│   ▁████  ",
-        "╌╌▁▁█████╌╌",
+        "┤    ▄▄▇▇  ",
+        "│    ████  ",
+        "╌╌╌▁█████╌╌",
         "┤▁███████  ",
     ]
     sides = ["".join(part for part, _ in line)[:27].split() for line in lines]
@@ -119,7 +129,37 @@ def test_a_tall_lane_that_moves_shows_what_one_drawn_anew_shows(rows: int) -> No
 def test_what_a_reading_is_of_is_drawn_though_it_was_read_later() -> None:
     """The CPUs are read every other tick: a column of one tick shows the reading that spans it."""
     kept = history([None, 50.0, None, 50.0, None, None, None, 50.0, None, 50.0], "cpu.busy_pct")
-    assert cells(kept, "cpu.busy_pct") == "▅▅▅▅  ▅▅▅▅"
+    assert cells(kept, "cpu.busy_pct") == "▄▄▄▄  ▄▄▄▄"
+
+
+def test_the_story_stands_on_top_steps_then_the_gpu_then_what_the_cause_shows_in() -> None:
+    seen = scene.session()
+    seen.history.put(STEPS, scene.TRAINER, 7.5)
+    lanes = all_lanes(seen, View())
+    assert seen.engine.verdict.cause == "cpu-contention"
+    assert [lane.key[0] for lane in lanes[:4]] == [STEPS, "gpu.util_pct", "runq.pct", "cpu.busy_pct"]
+    assert all(lane.main for lane in lanes[:4])
+    assert len({lane.key for lane in lanes}) == len(lanes)
+
+
+def test_each_cause_has_lanes_that_there_are() -> None:
+    assert LANES_OF_CAUSE.keys() <= set(CAUSES)
+    assert {field for fields in LANES_OF_CAUSE.values() for field in fields} <= FIELDS.keys()
+
+
+def test_a_pace_is_forgotten_with_its_trainer_once_it_left_the_axis() -> None:
+    kept = History(TICK)
+    for i in range(kept.capacity + 3 * STRETCH):
+        kept.tick((i + 1) * TICK)
+        if i < 10:
+            kept.put(STEPS, 7, 2.0)
+        if i == 20:
+            kept.forget_ended(())
+            assert (STEPS, 7) in kept.series
+    kept.forget_ended((7,))
+    assert (STEPS, 7) in kept.series
+    kept.forget_ended(())
+    assert (STEPS, 7) not in kept.series
 
 
 GPU = [Lane(("gpu.util_pct", 0), "util", priority=1, main=True), Lane(("gpu.power_w", 0), "power", priority=2, main=True)]

@@ -1,7 +1,8 @@
 """The lanes: which there are, and each as one row, or a few, on the shared axis.
 
 A cell shows the mean of the readings in it, or the maximum where the field is a percentile. A cell without a new reading
-repeats the last one, dimmed, for as long as the driver's pace allows, and is blank after that: a gap stays a gap.
+repeats the last one for as long as the driver's pace allows, and is blank after that: a gap stays a gap. The highest bar
+leaves an eighth of a row free, so that no lane touches the one above it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 
 from gputop.findings.trouble import grows
 from gputop.model.board import TICK_SLACK_NS, Board, GpuBoard
-from gputop.model.fields import FIELDS, JOBS_MEMORY, Field
+from gputop.model.fields import FIELDS, JOBS_MEMORY, STEPS, Field
 from gputop.model.frame import SECOND_NS
 from gputop.stream.history import History, SeriesKey
 from gputop.stream.session import Session
@@ -34,7 +35,7 @@ FEW = 6  # columns; a lane that moved further since it was last drawn is made ag
 SIDE, NARROW_SIDE = 14, 13  # columns of number, unit and scale next to a lane; where labels are narrow
 UNREAD = "no reading yet"
 LAST = 10  # priority of a lane that has nothing to show: any other lane comes first
-_COLOURS = {"gpu.util_pct": "lane", "gpu.power_w": "lane2", "sync.p99_ms": "lane3"}
+_COLOURS = {STEPS: "lane2", "gpu.util_pct": "lane", "gpu.power_w": "lane2", "sync.p99_ms": "lane3"}
 
 
 class Lane(Struct, frozen=True):
@@ -50,6 +51,18 @@ class Lane(Struct, frozen=True):
     @property
     def field(self) -> Field:
         return FIELDS[self.key[0]]
+
+
+LANES_OF_CAUSE = {
+    "cpu-contention": ("runq.p99_ms", "runq.pct", "cpu.busy_pct"), "worker-oversubscription": ("runq.p99_ms", "runq.pct", "cpu.busy_pct"),
+    "affinity": ("runq.p99_ms", "runq.pct"), "cgroup-throttle": ("offcpu.pct",), "too-few-workers": ("cpu.busy_pct",),
+    "slow-transform": ("cpu.busy_pct",), "gil-contention": ("switches.per_s",), "lock-contention": ("switches.per_s", "offcpu.pct"),
+    "disk-io": ("psi.io_pct", "disk.read_mb_per_s"), "network-io": ("net.rx_mb_per_s",), "memory-pressure": ("psi.memory_pct",),
+    "main-thread-preprocessing": ("cpu.busy_pct",), "host-optimizer": ("cpu.busy_pct",), "h2d-transfer": ("gpu.pcie_rx_mb_per_s",),
+    "sync-storm": ("sync.p99_ms", "switches.per_s"), "small-kernels": ("gpu.sm_active_pct",), "gpu-throttle": ("gpu.power_w",),
+    "undersized-work": ("gpu.sm_active_pct",), "output-blocked": ("offcpu.pct",),
+}  # fmt: skip
+"""Cause -> fields whose lanes show it: they stand below the GPU's utilization, and may be tall."""
 
 
 # which lanes there are
@@ -74,7 +87,33 @@ def all_lanes(session: Session, view: View) -> list[Lane]:
         if field.lane_rank is not None:
             absent = no_pressure if field.source.startswith("/proc/pressure") else ""
             found.append(Lane((field.id, 0), field.title, absent=absent, priority=field.lane_rank))
-    return found + _lanes_of_growth(session)
+    return _story_first([*_lanes_of_steps(session, view), *found, *_lanes_of_growth(session)], session, view)
+
+
+def _story_first(found: list[Lane], session: Session, view: View) -> list[Lane]:
+    """The lanes in the order of the story: steps, how busy the GPU is, what the cause shows in, the rest as it was."""
+    verdict = session.verdict_at(view.at_ns)
+    ids, gpu = LANES_OF_CAUSE.get(verdict.cause, ()), view.gpu if verdict.gpu is None else verdict.gpu
+    shows = [
+        replace(lane, main=True, priority=1)
+        for lane in found
+        if lane.key[0] in ids and lane.key in session.history.series and (not lane.key[0].startswith("gpu.") or lane.key[1] == gpu)
+    ]
+    effect = [lane for lane in found if lane.key[0] in (STEPS, "gpu.gr_active_pct") or (lane.key[0] == "gpu.util_pct" and lane.main)]
+    told = {lane.key for lane in (*shows, *effect)}
+    return [*effect, *shows, *(lane for lane in found if lane.key not in told)]
+
+
+def _lanes_of_steps(session: Session, view: View) -> list[Lane]:
+    """The step rate of the verdict's trainer, then of every other trainer that is no rank beside others."""
+    known = [pid for field, pid in session.history.series if field == STEPS]
+    chosen = session.verdict_at(view.at_ns).trainer_pid
+    if chosen not in known:
+        chosen = min(known, default=None)
+    jobs = {pid: standing.job for pid, standing in session.engine.standing.items()}
+    others = sorted(pid for pid in known if pid != chosen and pid in jobs and len(jobs[pid].ranks.kin) < 2)
+    first = [] if chosen is None else [Lane((STEPS, chosen), f"steps of {chosen}" if others else "steps", priority=1, main=True)]
+    return first + [Lane((STEPS, pid), f"steps of {pid}", priority=6) for pid in others]
 
 
 def _lanes_of_growth(session: Session) -> list[Lane]:
@@ -234,7 +273,7 @@ class LaneDrawer:
 
         def make_cell(k: int, row: int, empty: Span) -> Span:
             if k not in columns:
-                columns[k] = _column(lane, history, k * axis.cell_ns, axis.cell_ns, scale, 8 * rows)
+                columns[k] = _column(lane, history, k * axis.cell_ns, axis.cell_ns, scale, 8 * rows - 1)
             eighths, style = columns[k]
             eighths -= 8 * row
             return (BARS[min(8, eighths)], style) if eighths > 0 else empty
@@ -282,7 +321,7 @@ def _column(lane: Lane, history: History, start_ns: int, cell_ns: int, scale: tu
             return _steps(value, scale, full), level(spec, value) or _COLOURS.get(spec.id, "lane")
     slowest_ns = max(spec.refresh_ns, spec.slowest_ns)
     value = history.standing(lane.key, start_ns, spec.refresh_ns, slowest_ns) if slowest_ns else value
-    return (_steps(value, scale, full), "held") if value == value else (0, "")
+    return (_steps(value, scale, full), level(spec, value) or _COLOURS.get(spec.id, "lane")) if value == value else (0, "")
 
 
 def _steps(value: float, scale: tuple[float, float], full: int) -> int:
