@@ -133,7 +133,10 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     for line in (*notes, look.note):  # the note on the screen ends with the first key
         if line:
             notify(line)
-    screenstate.save(screenstate.Saved(None if view.grows else view.window_s, view.sort, view.reverse, view.tree, app.theme, view.columns))
+    window_s = None if view.grows else view.window_s
+    screenstate.save(
+        screenstate.Saved(window_s, view.sort, view.reverse, view.tree, app.theme, view.columns, view.quiet_lanes)
+    )
     return code
 
 
@@ -144,7 +147,7 @@ def _begin_as_left(view: View, left: Saved) -> None:
     view.grows = left.window_s is None
     view.window_s = left.window_s or view.window_s
     view.sort = left.sort if left.sort in SORTS else view.sort
-    view.reverse, view.tree = left.reverse, left.tree
+    view.reverse, view.tree, view.quiet_lanes = left.reverse, left.tree, left.quiet_lanes
     view.columns = tuple(title for title in left.columns if title in TITLES)
 
 

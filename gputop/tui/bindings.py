@@ -37,6 +37,7 @@ LIVE = [
     Binding("c", "copy_fix", "copy the command that would help", id="copy", group=_LOOK),
     Binding("enter", "details", "one process", id="details", group=_LOOK),
     Binding("z", "enlarge", "a lane with axes and percentiles", id="enlarge", group=_LOOK),
+    Binding("v", "lanes", "draw quiet lanes too, or name them in one line", id="lanes", group=_LOOK),
     Binding("w", "contention", "who took CPU from whom", id="contention", group=_LOOK),
     Binding("g", "gpu(1)", "next GPU", id="gpu", group=_LOOK),
     Binding("G", "gpu(-1)", "previous GPU", id="gpu-previous", group=_LOOK),

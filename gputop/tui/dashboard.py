@@ -199,6 +199,12 @@ class Actions:
         self._view.bystanders = not self._view.bystanders
         self._drawing.redraw()
 
+    def action_lanes(self) -> None:
+        """Draw quiet lanes, too, or name them in one line."""
+        self._view.quiet_lanes = not self._view.quiet_lanes
+        self._drawing.show_note("all lanes" if self._view.quiet_lanes else "quiet lanes in one line")
+        self._drawing.redraw()
+
     def action_gpu(self, step: int) -> None:
         """Choose the GPU that gets the room."""
         with self._session.lock:

@@ -22,7 +22,7 @@ from gputop.system.text import file_size, fit
 from gputop.tui.canvas import Note, OwnCost, Steady
 from gputop.tui.draw import NEARLY_S, Line, Span, duration, edges, gpus, table, why
 from gputop.tui.draw.columns import scrolled, stepped
-from gputop.tui.draw.lanes import TALLEST, Lane, LaneDrawer, all_lanes, fold, is_tall, share_rows
+from gputop.tui.draw.lanes import TALLEST, Lane, LaneDrawer, all_lanes, fold, fold_quiet, is_tall, share_rows
 from gputop.tui.draw.table import ProcessRow, rows
 from gputop.tui.draw.view import Axis, axis_line, with_signs
 from gputop.tui.feed import Context, Replay
@@ -303,17 +303,22 @@ class LanesPanel(Panel):
         super().__init__(context, time_shown)
         self._drawer = LaneDrawer()
         self.found: list[Lane] = []  # the lanes to draw
-        self.folded = ""  # the other lanes, in a line, and why they are not drawn
+        self.folded: list[tuple[str, str]] = []  # lines on the other lanes: what they have in common, and which they are
         self.numbers_ns = 0  # the moment of the numbers next to the lanes, the same as in the GPUs' rows
 
     def find_lanes(self) -> None:
-        self.found, self.folded = fold(all_lanes(self.context.session, self.context.view), self.context.session)
+        session, view = self.context.session, self.context.view
+        self.found, silent = fold(all_lanes(session, view), session)
+        quiet = ""
+        if not view.quiet_lanes:
+            self.found, quiet = fold_quiet(self.found, session, view.axis(session))
+        self.folded = [(label, text) for label, text in (("quiet:", quiet), ("no readings of", silent)) if text]
 
     @property
     def wanted(self) -> tuple[int, int]:
-        """(lanes, with the line of folded ones; lanes that may be tall)."""
+        """(lanes, with the lines of folded ones; lanes that may be tall)."""
         series = self.context.session.history.series
-        return len(self.found) + bool(self.folded), sum(is_tall(lane, series) for lane in self.found)
+        return len(self.found) + len(self.folded), sum(is_tall(lane, series) for lane in self.found)
 
     def lines(self) -> Sequence[Line]:
         session, view = self.context.session, self.context.view
@@ -324,11 +329,10 @@ class LanesPanel(Panel):
         label = f" {columns.columns * columns.cell_ns / SECOND_NS:.0f} s  {columns.cell_ns / SECOND_NS:g} s a column"
         ruler = axis_line(columns, self.time.axis_end_s, fit(label, width))
         out: list[Line] = [with_signs(ruler, self._signs(columns))]
-        for lane, height in share_rows(self.found, self.rows - 1 - bool(self.folded), history.series):
+        for lane, height in share_rows(self.found, self.rows - 1 - len(self.folded), history.series):
             out += self._drawer.lines(lane, height, history, columns, label_width=width, at_ns=self.numbers_ns, cursor=cursor)
-        if self.folded and len(out) < self.rows:
-            out.append([(fit("no readings of", width), "dim"), (fit(self.folded, columns.columns), "dim")])
-        return out
+        out += [[(fit(label, width), "dim"), (fit(text, columns.columns), "dim")] for label, text in self.folded]
+        return out[: self.rows]
 
     @property
     def lane_at(self) -> int:

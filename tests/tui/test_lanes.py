@@ -11,9 +11,11 @@ from gputop.model.fields import FIELDS, STEPS
 from gputop.model.frame import SECOND_NS
 from gputop.stream.history import STRETCH, History
 from gputop.tui.draw import Span
-from gputop.tui.draw.lanes import LANES_OF_CAUSE, Lane, LaneDrawer, RollingCells, all_lanes, fold, merge, nice_top, share_rows
+from gputop.tui.draw.lanes import LANES_OF_CAUSE, Lane, LaneDrawer, RollingCells, all_lanes, fold, fold_quiet, merge, nice_top, share_rows
 from gputop.tui.draw.view import Axis, View, axis_line, cell_for, with_signs
 from tests.tui import scene
+from tests.tui.conftest import MakeApp
+from tests.tui.test_dashboard import part
 
 TICK = 100_000_000
 CELL = 5 * TICK
@@ -140,6 +142,30 @@ def test_the_story_stands_on_top_steps_then_the_gpu_then_what_the_cause_shows_in
     assert [lane.key[0] for lane in lanes[:4]] == [STEPS, "gpu.util_pct", "runq.pct", "cpu.busy_pct"]
     assert all(lane.main for lane in lanes[:4])
     assert len({lane.key for lane in lanes}) == len(lanes)
+
+
+def test_lanes_of_the_host_that_read_zero_throughout_are_named_in_a_line() -> None:
+    seen = scene.session(150)
+    axis = View(width=128).axis(seen)
+    lanes = [Lane(("psi.io_pct", 0), "PSI io"), Lane(("net.rx_mb_per_s", 0), "net rx"), Lane(("gpu.util_pct", 0), "util")]
+    seen.history.put("net.rx_mb_per_s", 0, 0.04)
+    assert fold_quiet(lanes, seen, axis) == ([lanes[0], lanes[2]], "net rx 0 MB/s"), "PSI io read 1 %"
+    main = [Lane(("net.rx_mb_per_s", 0), "net rx", main=True)]
+    assert fold_quiet(main, seen, axis) == (main, ""), "the cause shows in it"
+    assert fold_quiet(lanes, scene.session(90), axis) == (lanes, ""), "too early"
+    seen.history.put("net.rx_mb_per_s", 0, 0.06)
+    assert fold_quiet(lanes, seen, axis) == (lanes, "")
+
+
+async def test_v_draws_quiet_lanes_and_names_them_again(make_app: MakeApp) -> None:
+    seen = scene.session(150)
+    seen.history.put("net.rx_mb_per_s", 0, 0.0)
+    app = make_app(seen)
+    async with app.run_test(size=(160, 60)) as pilot:
+        for quiet in (True, False, True):
+            [line] = [line for line in part(app, "lanes") if "net rx" in line]
+            assert line.startswith("quiet:") is quiet
+            await pilot.press("v")
 
 
 def test_each_cause_has_lanes_that_there_are() -> None:

@@ -135,6 +135,20 @@ def fold(found: list[Lane], session: Session) -> tuple[list[Lane], str]:
     return [lane for lane in found if lane not in silent], " · ".join(f"{', '.join(names)}: {why}" for why, names in titles.items())
 
 
+def fold_quiet(found: list[Lane], session: Session, axis: Axis) -> tuple[list[Lane], str]:
+    """(lanes to draw, the others with their numbers): lanes of the host that read nothing in all the time shown, and show no cause."""
+    if session.now_ns - session.oldest_ns < FOLD_AFTER_NS:
+        return found, ""
+    quiet = [lane for lane in found if lane.field.lane_rank is not None and not lane.main and _is_quiet(lane, session.history, axis)]
+    return [lane for lane in found if lane not in quiet], " · ".join(f"{lane.title} 0 {lane.field.unit}" for lane in quiet)
+
+
+def _is_quiet(lane: Lane, history: History, axis: Axis) -> bool:
+    """True if a lane has readings on the axis, and each is printed as zero."""
+    most = history.cell(lane.key, axis.first * axis.cell_ns, (axis.last + 1) * axis.cell_ns, peak=True)
+    return most == most and round(most, lane.field.digits) == 0
+
+
 def share_rows(found: list[Lane], rows: int, series: Collection[SeriesKey]) -> list[tuple[Lane, int]]:
     """The most important lanes that fit ``rows``, still in the order of the screen, each with its height."""
     least = 2 if rows >= AMPLE else 1

@@ -47,6 +47,7 @@ class View(Struct):
     ascii_only: bool = False
     readonly: bool = False
     bystanders: bool = True
+    quiet_lanes: bool = False  # whether lanes in which nothing happens are drawn, too
     width: int = 160
     height: int = 48
     top_row: int = 0
