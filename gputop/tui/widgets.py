@@ -53,13 +53,14 @@ _COLOUR_BLIND = _DARK | {
     "transfer": "#0072b2", "incident": "bold #f0e442", "culprit": "#cc79a7",
 }  # fmt: skip
 _NIGHT = _DARK | {
-    "dim": "#7f849c", "accent": "#89dceb", "good": "#a6e3a1", "warn": "#f9e2af", "crit": "bold #f38ba8",
+    "dim": "#9399b2", "accent": "#89dceb", "good": "#a6e3a1", "warn": "#f9e2af", "crit": "bold #f38ba8",
     "lane": "#89b4fa", "lane2": "#a6e3a1", "lane3": "#cba6f7", "running": "#a6e3a1", "computing": "#a6e3a1",
     "runnable": "bold #f38ba8", "starving": "bold #f38ba8", "disk": "#89b4fa", "memory": "#f5c2e7", "throttled": "#fab387",
-    "blocked": "#cba6f7", "ahead": "#7f849c", "waiting-data": "#f9e2af", "waiting-gpu": "#94e2d5", "transfer": "#74c7ec",
+    "blocked": "#cba6f7", "ahead": "#9399b2", "waiting-data": "#f9e2af", "waiting-gpu": "#94e2d5", "transfer": "#74c7ec",
     "incident": "bold #f9e2af", "culprit": "#fab387",
 }  # fmt: skip
 
+CONTRAST = 4.5  # least contrast of text and its background (WCAG 2, level AA)
 _ATTRIBUTES = ("bold", "underline", "reverse")
 _SPECS = {"gputop-dark": _DARK, "gputop-light": _LIGHT, "gputop-colour-blind": _COLOUR_BLIND, "gputop-night": _NIGHT}
 
@@ -317,12 +318,49 @@ def themes() -> list[Theme]:
 
 
 def palette(theme: str, coloured: bool = True) -> Palette:
-    """The styles of a theme; Textual's own themes get the dark or the light ones. Without colour bold, underline and reverse are left."""
+    """The styles of a theme; those of Textual's own themes are made of its colours. Without colour bold, underline and reverse are left."""
     builtin = BUILTIN_THEMES.get(theme)
-    specs = _SPECS.get(theme, _DARK if builtin is None or builtin.dark else _LIGHT)
+    specs = _SPECS.get(theme) or (_DARK if builtin is None else derived(builtin))
     if not coloured:
         specs = {name: " ".join(word for word in spec.split() if word in _ATTRIBUTES) for name, spec in specs.items()}
     return {name: Style.parse(spec) for name, spec in specs.items()}
+
+
+def derived(theme: Theme) -> dict[str, str]:
+    """Meaning -> colour of one of Textual's themes, each made readable on its background; a theme of the terminal's colours has ours."""
+    if theme.name.startswith("ansi-"):
+        return _DARK if theme.dark else _LIGHT
+    named = theme.to_color_system().generate()
+    back = Color.parse(named["background"])
+    ink = Color.parse(theme.foreground or ("#ffffff" if theme.dark else "#000000"))
+    colours = {name: Color.parse(named[name]) for name in ("primary", "secondary", "success", "warning", "error", "accent")}
+    told = {name: readable(colour, back).hex6 for name, colour in colours.items()} | {"dim": readable(ink.blend(back, 0.5), back).hex6}
+    return _DARK | {
+        "dim": told["dim"], "ahead": told["dim"], "accent": told["accent"], "good": told["success"], "warn": told["warning"],
+        "crit": f"bold {told['error']}", "lane": told["primary"], "lane2": told["success"], "lane3": told["secondary"],
+        "running": told["success"], "computing": told["success"], "runnable": f"bold {told['error']}", "starving": f"bold {told['error']}",
+        "disk": told["primary"], "memory": told["secondary"], "throttled": told["warning"], "blocked": told["secondary"],
+        "waiting-data": told["warning"], "waiting-gpu": told["accent"], "transfer": told["primary"],
+        "incident": f"bold {told['warning']}", "culprit": told["accent"],
+    }  # fmt: skip
+
+
+def readable(colour: Color, back: Color) -> Color:
+    """The colour, moved as far towards white or black as its contrast on ``back`` needs."""
+    towards = Color.parse("#ffffff" if contrast(Color.parse("#ffffff"), back) > contrast(Color.parse("#000000"), back) else "#000000")
+    steps = (colour.blend(towards, part / 10) for part in range(11))
+    return next((one for one in steps if contrast(one, back) >= CONTRAST), towards)
+
+
+def contrast(one: Color, other: Color) -> float:
+    """Contrast of two colours, 1 to 21 (WCAG 2)."""
+    low, high = sorted((_luminance(one), _luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: Color) -> float:
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour.normalized)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 class AsciiFilter(LineFilter):
