@@ -11,6 +11,7 @@ from gputop.system import config, tty
 from gputop.system.console import draws_ascii
 from gputop.system.errors import UserError
 from gputop.system.imports import without
+from gputop.system.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -32,6 +33,7 @@ def add_looks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ascii", action="store_const", const=True, help="no character beyond ASCII (as in a C locale)")
     parser.add_argument("--no-ascii", dest="ascii", action="store_const", const=False, help="every character, whatever the locale is")
     parser.add_argument("--light", action="store_true", help="colours for a light terminal")
+    parser.add_argument("--theme", default="", metavar="NAME", help="colours: gputop-night, dracula, nord … (ctrl+p lists all)")
 
 
 def use_terminal(instead: str) -> None:
@@ -56,7 +58,17 @@ def looks_of(args: argparse.Namespace, view: View, *, remote: bool) -> ScreenSet
     from gputop.tui.feed import ScreenSettings
 
     view.ascii_only = draws_ascii(args.ascii)
-    return ScreenSettings(LIGHT if args.light else screenstate.load().theme, remote=remote)
+    if args.theme and args.theme not in (names := _theme_names()):
+        raise UserError(f"there is no theme {clean(args.theme, 40)}: there are {', '.join(names)}", code=2)
+    return ScreenSettings(LIGHT if args.light else args.theme or screenstate.load().theme, remote=remote)
+
+
+def _theme_names() -> list[str]:
+    from textual.theme import BUILTIN_THEMES
+
+    from gputop.tui.widgets import themes
+
+    return [theme.name for theme in (*themes(), *BUILTIN_THEMES.values())]
 
 
 def import_asyncio() -> None:

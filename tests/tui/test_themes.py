@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES
 
+from gputop.commands.screen import add_looks, looks_of
+from gputop.system.errors import UserError
+from gputop.tui.draw.view import View
 from gputop.tui.widgets import CONTRAST, Palette, contrast, palette, readable, themes
 
 PAINTED = {theme.name: theme for theme in (*BUILTIN_THEMES.values(), themes()[-1]) if not theme.name.startswith("ansi-")}
@@ -32,3 +37,11 @@ def test_a_colour_moves_only_as_far_as_it_must(colour: str, back: str) -> None:
     shown = readable(Color.parse(colour), Color.parse(back))
     assert contrast(shown, Color.parse(back)) >= CONTRAST
     assert (shown == Color.parse(colour)) is (contrast(Color.parse(colour), Color.parse(back)) >= CONTRAST)
+
+
+def test_a_theme_is_chosen_by_its_name_and_a_wrong_name_is_answered() -> None:
+    parser = argparse.ArgumentParser()
+    add_looks(parser)
+    assert looks_of(parser.parse_args(["--theme", "dracula"]), View(), remote=False).theme == "dracula"
+    with pytest.raises(UserError, match=r"no theme nosuch: there are .*gputop-night.*dracula"):
+        looks_of(parser.parse_args(["--theme", "nosuch"]), View(), remote=False)
