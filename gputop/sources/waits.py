@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterable
 from zlib import crc32
 
 from gputop.model.syscalls import syscall_names
@@ -50,7 +51,7 @@ class Waits:
         self._name: str | None = None
         self._kept = 0
         self._shared_at = 0  # address of the futex between processes in which it sleeps; 0: in none
-        self._places: dict[int, int | None] = {}
+        self._places: dict[int, tuple[str, int] | None] = {}
         self._arguments = (0, 0)  # the first two of its system call
 
     def read(self, state: str) -> Wait:
@@ -78,6 +79,16 @@ class Waits:
     def shared_futex(self) -> int | None:
         """The futex shared by processes (semaphore, `multiprocessing.Lock`) that it sleeps in, as a number that is the same for all its
         sleepers, though each may map it elsewhere; None if it sleeps in none."""
+        place = self._place_of_futex()
+        return None if place is None else crc32(b"%s %d" % (place[0].encode(), place[1]))
+
+    @property
+    def shared_memory(self) -> str:
+        """The memory between processes with the futex that it sleeps in, as ``device inode`` of its maps; empty if it sleeps in none."""
+        place = self._place_of_futex()
+        return "" if place is None else place[0]
+
+    def _place_of_futex(self) -> tuple[str, int] | None:
         address = self._shared_at
         if not address:
             return None
@@ -114,15 +125,21 @@ class Waits:
         self._wchan.close()
 
 
-def _place(address: int, maps: bytes) -> int | None:
-    """A number for the file, or memory that a parent shares with its children, and the place in it that are mapped at an address; None if
-    neither is."""
+def maps_any(folder: str, memories: Iterable[str]) -> bool:
+    """True if the process under ``folder`` maps one of the files or shared memories, each as ``device inode`` of /proc/PID/maps."""
+    maps = read_list(folder + "maps", _MAPS_BYTES) or b""
+    return any(b" %s " % memory.encode() in maps for memory in memories)
+
+
+def _place(address: int, maps: bytes) -> tuple[str, int] | None:
+    """(``device inode`` of the file or shared memory, such as a memfd or what a parent shares with its children, place in it) mapped at an
+    address; None if neither is."""
     for line in maps.splitlines():
         fields = line.split(maxsplit=5)
         begin, _, end = fields[0].partition(b"-")
         if len(fields) >= 5 and int(begin, 16) <= address < int(end, 16):
             place = int(fields[2], 16) + address - int(begin, 16)
-            return crc32(b"%s %s %d" % (fields[3], fields[4], place)) if fields[4] != b"0" else None
+            return ((b"%s %s" % (fields[3], fields[4])).decode(), place) if fields[4] != b"0" else None
     return None
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import select
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +17,7 @@ import pytest
 from gputop.sources.files import DescriptorBudget
 from gputop.sources.procfs import ends
 from gputop.sources.procfs.ends import Ends
-from gputop.sources.waits import Waits
+from gputop.sources.waits import FUTEX, Waits
 from tests.sources.test_procfs_real import child, poll_a_minute
 from tests.wait import until
 
@@ -218,3 +221,32 @@ def test_who_is_likely_is_searched_first_and_everybody_if_that_was_in_vain() -> 
         assert found.holders == {pid}
         assert not found.search_processes([pid, stranger], likely=[])
         assert found.holders == {pid}, "one who does not wake it any more still holds the other end"
+
+
+def in_dev_shm() -> mmap.mmap:
+    with tempfile.TemporaryFile(dir="/dev/shm") as file:
+        file.truncate(4096)
+        return mmap.mmap(file.fileno(), 4096)
+
+
+def in_memfd() -> mmap.mmap:
+    descriptor = os.memfd_create("ring")
+    os.truncate(descriptor, 4096)
+    memory = mmap.mmap(descriptor, 4096)
+    os.close(descriptor)
+    return memory
+
+
+@pytest.mark.parametrize("make", [in_dev_shm, in_memfd, lambda: mmap.mmap(-1, 4096)], ids=["file", "memfd", "anonymous"])
+def test_who_maps_the_memory_with_the_semaphore_that_a_process_waits_at(make: Callable[[], mmap.mmap]) -> None:
+    libc = ctypes.CDLL(None)
+    with child(poll_a_minute) as stranger:
+        memory = make()
+        semaphore = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        libc.sem_init(ctypes.c_void_p(semaphore), 1, 0)
+        with child(lambda: libc.sem_wait(ctypes.c_void_p(semaphore))) as sleeper, child(poll_a_minute) as other:
+            waits = Waits(f"/proc/{sleeper}/", DescriptorBudget())
+            until(lambda: waits.read("S")[0] == FUTEX and waits.shared_memory != "")
+            found = Ends("/proc/", sleeper)
+            found.add_memory(waits.shared_memory)
+            until(lambda: found.search_processes([stranger, sleeper, other, OWN]) and found.holders == {other, OWN})

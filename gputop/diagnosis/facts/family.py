@@ -1,8 +1,9 @@
 """A job's family: the processes outside its own tree that it exchanges data with, and the part that each plays.
 
 Members are found by their traffic, not by their parents: processes at the other end of a pipe or socket that the trainer reads, polls or
-waits to write to, processes that wake it with its input, and processes behind these: at the other ends of what they read, or started by
-them. A member stays one as long as it lives, for a member without requests is silent. A process in no family is a stranger.
+waits to write to, or that map the memory in which it waits at a semaphore, processes that wake it with its input, and processes behind
+these: at the other ends of what they read, or started by them. A member stays one as long as it lives, for a member without requests is
+silent. A process in no family is a stranger.
 """
 
 from __future__ import annotations

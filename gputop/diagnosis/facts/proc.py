@@ -134,6 +134,11 @@ class ProcFacts(Struct, frozen=True, dict=True):
         return None if not limits else 2 * limits.count(FOR_EVER) < len(limits)
 
     @property
+    def awaits_memory(self) -> float:
+        """Share of the window that the main thread slept at futexes between processes: a semaphore or a lock in memory that they share."""
+        return self.kinds.get(LOCK, 0.0) * min(1.0, self.shared_futexes.total() / max(1, self.met_at_locks))
+
+    @property
     def locked_out(self) -> tuple[int, float]:
         """(pid of the process that most often held a lock it waited for, share of the samples); (0, 0.0) if there was none."""
         holders = [sample.locked_by for sample in self.samples if sample.locked_by is not None]

@@ -324,6 +324,10 @@ class Walk(Times):
             held = share if kept >= (policy.FIFTH if by_turns else policy.HALF) else share * kept
             self.book("lock", "process", held, (*trail, Hop(proc.locked_out[0], 0, "holds", held, False)))
             share -= held
+        if kind == waits.LOCK and who == "main" and proc.awaits_memory > 0.0 and (fed := self.fed_here):
+            shared = share * min(1.0, proc.awaits_memory / proc.kinds[waits.LOCK])
+            self.to_members(proc, fed, shared, who, trail, kind)
+            share -= shared
         if kind in (waits.LOCK, waits.UNKNOWN, waits.TIMER):
             share = self.to_sampled_threads(proc, kind, share, who, trail)
         asked = who == "main" and bool(job.workers) and not job.loader.births and proc.children >= policy.AT_WORK

@@ -1,7 +1,7 @@
-"""Finds the processes at the other ends of a process's pipes and sockets, and what it uses its sockets for.
+"""Finds the processes at the other ends of a process's pipes, sockets and shared memory, and what it uses its sockets for.
 
 The kernel shows which socket is at the other end (sock_diag, /proc/PID/net/tcp), not which process has it. For that the descriptors of all
-processes are searched, some processes in each tick.
+processes are searched, some processes in each tick; for memory that processes share, such as a ring in /dev/shm, their maps.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import takewhile
 
 from gputop.model.syscalls import syscall_numbers
 from gputop.sources.files import open_files, read_list, read_once
+from gputop.sources.waits import maps_any
 
 # System calls that take the descriptor as their first argument.
 ACCEPTS = syscall_numbers("accept", "accept4")
@@ -22,7 +24,9 @@ READS = syscall_numbers("read", "readv", "recvfrom", "recvmsg", "recvmmsg")
 WRITES = syscall_numbers("write", "writev", "sendto", "sendmsg", "sendmmsg")
 POLLS = syscall_numbers("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2", "accept", "accept4")
 PER_TICK = 25  # processes searched for descriptors in a tick: some milliseconds if each has many
-MOST_ENDS = 32  # pipes and sockets followed of one process
+MAPS_NS = 1_000_000  # ns of CPU time in a tick after which no other process's maps are read: some of them take as long (guess)
+_MEMORY = "memory:"  # the beginning of an end that is shared memory
+MOST_ENDS = 32  # pipes, sockets and shared memories followed of one process
 ASK_EVERY = 10  # sightings of the same descriptor after which its link is read again
 FIRST_PAUSE, LONGEST_PAUSE = 50, 3200  # ticks between two searches: the first pause, and the longest after doubling
 _TCP_BYTES = 1 << 19  # most bytes read of /proc/PID/net/tcp for a peer
@@ -33,7 +37,7 @@ _ANY_COOKIE = 0xFFFFFFFF  # INET_DIAG_NOCOOKIE
 
 class Ends:
     """Files that one process reads from, and the processes that write there; with ``writes`` the files it writes to, and the processes that
-    read there."""
+    read there. Memory in which it waits for others has them all at its other end."""
 
     def __init__(self, proc: str, pid: int, writes: bool = False) -> None:
         self.holders: frozenset[int] = frozenset()  # pids at the other end
@@ -61,6 +65,13 @@ class Ends:
         if self._polls % ASK_EVERY == 1:
             self._want(find(), at_pipe=False)
 
+    def add_memory(self, memory: str) -> None:
+        """The process sleeps at a futex in memory that other processes may map; see `Waits.shared_memory`."""
+        end = _MEMORY + memory
+        if end not in self._wanted and len(self._wanted) < MOST_ENDS:
+            self._wanted[end] = end
+            self._due_in, self._pause = 0, FIRST_PAUSE
+
     def _want(self, descriptors: Iterable[int], at_pipe: bool) -> None:
         """Search for the processes at the other ends of the descriptors, as far as there is room."""
         kinds = ("pipe:", "socket:", "/") if at_pipe else ("pipe:", "socket:")
@@ -79,13 +90,24 @@ class Ends:
         after these were in vain."""
         if not self._left and not self._begin_search(pids, likely):
             return False
-        wanted = {end for end in self._wanted.values() if end}
-        some, self._left = self._left[:PER_TICK], self._left[PER_TICK:]
-        found = {pid for pid in some if _holds(f"{self._proc}{pid}/", wanted, os.O_WRONLY if self._writes else os.O_RDONLY)}
+        some, found = self._search_some({end for end in self._wanted.values() if end})
+        self._left = self._left[len(some) :]
         before, self.holders = self.holders, (self.holders - set(some) | found).intersection(pids)
         if not self._left and not self.holders and self._among_likely:
             self._among_likely, self._left = False, [pid for pid in pids if pid != self._pid and pid not in likely]
         return self.holders != before
+
+    def _search_some(self, wanted: Collection[str]) -> tuple[list[int], set[int]]:
+        """(processes searched now, those of them that have one of the ends)."""
+        here, found = os.O_WRONLY if self._writes else os.O_RDONLY, set[int]()
+        memories, until_ns = [end.removeprefix(_MEMORY) for end in wanted if end.startswith(_MEMORY)], time.thread_time_ns() + MAPS_NS
+        for number, pid in enumerate(self._left[:PER_TICK]):
+            if memories and number and time.thread_time_ns() > until_ns:
+                return self._left[:number], found
+            folder = f"{self._proc}{pid}/"
+            if _holds(folder, wanted, here) or (memories and maps_any(folder, memories)):
+                found.add(pid)
+        return self._left[:PER_TICK], found
 
     def _begin_search(self, pids: Collection[int], likely: Collection[int]) -> bool:
         """Begin another search if one is due. None is while all processes live that the last one found."""

@@ -109,6 +109,12 @@ class Process:
         return self._wait[1] if self._wait[0] in WRITES and self.stat.state == "S" else None
 
     @property
+    def shared_memory(self) -> str:
+        """The memory between processes with the futex that its main thread slept in at the last look, see `Waits.shared_memory`."""
+        at_futex = self._waits is not None and self._wait[0] is not None and self._wait[0] == FUTEX and self.stat.state == "S"
+        return self._waits.shared_memory if self._waits is not None and at_futex else ""
+
+    @property
     def at_pipe(self) -> bool:
         """True if the main thread slept in the kernel's pipe code."""
         return "pipe_" in (self._wait[2] or "")

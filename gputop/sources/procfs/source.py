@@ -423,6 +423,8 @@ class ProcfsSource:
                 ends.add_descriptor(descriptor)
             if process.polls:
                 ends.add_polled(process.find_polled)
+            if memory := process.shared_memory:
+                ends.add_memory(memory)
         for pid in self._ends.keys() - reading.keys():
             del self._ends[pid]
         found = frozenset[int]().union(*(ends.holders for ends in self._ends.values()))

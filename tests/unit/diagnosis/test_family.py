@@ -209,3 +209,32 @@ def test_a_server_that_polls_its_clients_does_not_wait_for_a_busy_client() -> No
     scene.procs[GPU].looks = [EPOLL]
     scene.procs[GPU].info |= {"sockets": "listening"}
     assert told(scene, 12) == ("idle", "none")
+
+
+@pytest.mark.parametrize(
+    ("feeder", "cause"), [(WORKS, "too-few-workers"), ({"run": 0.01, "looks": [DISK]}, "disk-io")], ids=["works", "reads the disk"]
+)
+def test_who_fills_the_shared_memory_that_the_trainer_waits_at_is_the_end(feeder: dict, cause: str) -> None:
+    """Known from /proc alone: the trainer sleeps at a semaphore, and its maps show who can open it."""
+    scene = Scene(cpus=2, cpu_busy=[0.5, 0.5])
+    scene.gpus[0] = {"util_pct": 30.0, "power_w": 300.0, "power_limit_w": 700.0, "pids": [GPU]}
+    info = {"uses_cuda": True, "other_ends": [FRONT], "session": GPU}
+    scene.add(
+        Proc(GPU, run=0.02, comm="engine", cmdline=["engine"], looks=[AWAIT | {"shared_futex": 70}], info=info),
+        Proc(FRONT, comm="fill", cmdline=["fill"], info={"session": FRONT}, **feeder),
+        Proc(STRANGER, comm="other", cmdline=["other"], looks=[SLEEP]),
+    )
+    assert told(scene) == ("input-bound", cause)
+    assert scene.engine.verdict.path[-1].pid == FRONT
+    assert STRANGER not in members(scene)
+
+
+def test_a_sleep_at_a_lock_of_its_own_threads_is_nobody_elses() -> None:
+    scene = Scene(cpus=2, cpu_busy=[0.5, 0.5])
+    scene.gpus[0] = {"util_pct": 30.0, "power_w": 300.0, "power_limit_w": 700.0, "pids": [GPU]}
+    info = {"uses_cuda": True, "other_ends": [FRONT], "session": GPU}
+    scene.add(
+        Proc(GPU, run=0.02, comm="engine", cmdline=["engine"], looks=[AWAIT], info=info),
+        Proc(FRONT, comm="fill", cmdline=["fill"], info={"session": FRONT}, **WORKS),
+    )
+    assert told(scene)[1] != "too-few-workers"
