@@ -116,10 +116,8 @@ def readers(trainer: ProcFacts, woken_by: Mapping[int, float]) -> list[int]:
 
 
 def read_from(trainer: ProcFacts) -> dict[int, float]:
-    """Pid -> share of the window that the main thread waited to read from that process, or for it in shared memory; divided evenly among
-    the possible writers."""
-    read, pids = trainer.kinds.get(waits.PIPE, 0.0) + trainer.kinds.get(waits.NETWORK, 0.0), trainer.info.other_ends
-    slept = read + trainer.awaits_memory
+    """Pid -> share of the window that the main thread waited to read from that process; divided evenly among the possible writers."""
+    slept, pids = trainer.kinds.get(waits.PIPE, 0.0) + trainer.kinds.get(waits.NETWORK, 0.0), trainer.info.other_ends
     return dict.fromkeys(pids, slept / len(pids)) if pids else {}
 
 
