@@ -28,7 +28,7 @@ from gputop.tui.draw.view import View
 from gputop.tui.enlarge import EnlargeScreen
 from gputop.tui.stacks_box import StacksScreen
 from gputop.tui.why_box import WhyScreen
-from gputop.tui.widgets import Drawn, Scrolled, palette
+from gputop.tui.widgets import Drawn, Scrolled
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 
@@ -381,11 +381,6 @@ async def test_the_main_thread_has_its_processs_name(make_app: MakeApp) -> None:
         await pilot.pause()
         rows = [row.split() for row in app.screen.query_one(Scrolled).text.split("\n")]
         assert [row[:2] for row in rows if row[:1] == [str(scene.TRAINER)]] == [[str(scene.TRAINER), "train"]]
-
-
-@pytest.mark.parametrize(("theme", "like"), [("catppuccin-latte", "gputop-light"), ("dracula", "gputop-dark")])
-def test_a_theme_of_textuals_has_colours_that_can_be_read_on_it(theme: str, like: str) -> None:
-    assert palette(theme) == palette(like)
 
 
 async def test_help_names_every_key_of_the_dashboard(make_app: MakeApp) -> None:

@@ -570,7 +570,7 @@ def test_an_opened_recording(snap_compare: Compare, past: RecordingsFolder) -> N
 
 async def test_the_users_keys_are_those_of_the_fleet_and_of_its_nodes(past: RecordingsFolder) -> None:
     app = over(past)
-    assert app.use_keys({"jobs": "J", "pause": "P", "clear": "x"}) == ""
+    assert app.use_keys({"jobs": "J", "pause": "P", "clear": "X"}) == ""
     assert app.use_keys({"jobs": "n"}).startswith("n would be the key of both nodes and jobs")
     assert app.use_keys({"loop": "space"}).startswith("space would be the key of both pause and loop")
     async with app.run_test(size=(120, 40)) as pilot:
@@ -580,7 +580,7 @@ async def test_the_users_keys_are_those_of_the_fleet_and_of_its_nodes(past: Reco
         screen = await opened(pilot)
         await pilot.press("P")
         await told(pilot, lambda: "|| REPLAY" in header(screen))
-        await pilot.press("x")
+        await pilot.press("X")
         assert isinstance(app.screen, FleetScreen)
 
 

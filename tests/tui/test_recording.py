@@ -170,7 +170,7 @@ async def test_what_ends_a_recording_is_said_in_the_last_line_and_stands_in_the_
                 await pilot.pause(0.02)
         assert "No space left" in part(app, "keys")[0]
         app.screen.drawing.end_note()  # type: ignore[attr-defined]
-        await pilot.press("p")
+        await pilot.press("t")
         await pilot.pause()
         assert "■ REC ENDED" in part(app, "header")[0]
         await pilot.press("r")

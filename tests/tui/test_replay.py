@@ -441,10 +441,10 @@ async def test_silence_in_a_recording_is_passed_over(tmp_path: Path) -> None:
 async def test_the_users_keys_are_those_of_a_replay_too(make_replay: MakeReplay) -> None:
     app = make_replay(Playback(END - 20 * SECOND, playing=False))
     assert app.use_keys({"faster": "space"}) == "space would be the key of both pause and faster: give one of them another"
-    assert app.use_keys({"pause": "p", "record": "ctrl+r", "faster": "ctrl+f"}) == ""
+    assert app.use_keys({"pause": "d", "record": "ctrl+r", "faster": "ctrl+f"}) == ""
     async with app.run_test(size=(160, 48)) as pilot:
         await stands(pilot, app, END - 20 * SECOND)
-        await pilot.press("p", "ctrl+f")
+        await pilot.press("d", "ctrl+f")
         await until(pilot, lambda: player(app).playback.playing and "REPLAY 2×" in part(app, "header")[0], "playing")
 
 

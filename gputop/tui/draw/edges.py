@@ -35,10 +35,11 @@ FIX_KEYS: tuple[Key, ...] = (APPLY_KEY, ("[p]", "prove", "prove"), COPY_KEY)
 APPLIED_KEYS: tuple[Key, ...] = (("[u]", "undo", "undo_fix"), ("[k]", "keep at exit", "keep_fix"))
 VERDICT_KEYS: tuple[Key, ...] = (("[e]", "why", "explain"), ("[s]", "stacks", "stacks"))
 LIVE_KEYS: tuple[Key, ...] = (
-    ("e", "why", "explain"), ("s", "stacks", "stacks"), ("space", "pause", "pause"), ("n", "incident", "incident(1)"),
+    ("e", "why", "explain"), ("s", "stacks", "stacks"), ("x", "do it", "apply"), ("space", "pause", "pause"),
+    ("n", "incident", "incident(1)"),
     ("?", "help", "help"), ("q", "quit", "quit"), ("/", "filter", "filter"), ("o", "sort", "sort"), ("←→", "time", "scrub(-1)"),
-    ("z", "enlarge", "enlarge"), ("+-", "zoom", "zoom(1)"), ("r", "record", "record"), ("R", "save 10 min", "save"),
-    ("F2", "columns", "columns"), ("t", "tree", "tree"), ("^p", "palette", "command_palette"),
+    ("z", "enlarge", "enlarge"), ("v", "lanes", "lanes"), ("+-", "zoom", "zoom(1)"), ("r", "record", "record"),
+    ("R", "save 10 min", "save"), ("F2", "columns", "columns"), ("t", "tree", "tree"), ("^p", "palette", "command_palette"),
 )  # fmt: skip
 REPLAY_KEYS: tuple[Key, ...] = (
     ("e", "why", "explain"), ("s", "stacks", "stacks"), ("space", "play", "pause"), ("n", "incident", "incident(1)"),

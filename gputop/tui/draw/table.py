@@ -38,7 +38,7 @@ GLYPHS = {
     "": " ", "running": "▄", "computing": "▄", "runnable": "▒", "disk": "▪", "memory": "◆", "throttled": "▼", "blocked": "–",
     "ahead": "·", "stopped": "■", "waiting-data": "░", "waiting-gpu": "▂", "transfer": "►", "sleeping": " ", "dead": "×",
 }  # fmt: skip
-STARVING_GLYPH = "█"
+STARVING_GLYPH = "▇"  # never a whole cell: rows under each other stay apart
 WIDE_FROM = 110  # columns of a terminal from which on STATE has room for how much of the host a culprit takes
 SHARES = " ▁▂▃▄▅▆▇▇"  # eighths of a CPU; never a whole cell: rows under each other stay apart
 CULPRIT_MARK, OPEN, FOLDED = "◄", "▾", "▸"
