@@ -23,7 +23,7 @@ from gputop.tui.bindings import HelpScreen
 from gputop.tui.dashboard import SORT_KEYS, DashboardScreen
 from gputop.tui.details import DetailsScreen
 from gputop.tui.draw import folded, gpus
-from gputop.tui.draw.table import rows
+from gputop.tui.draw.table import STARVING_GLYPH, rows
 from gputop.tui.draw.view import View
 from gputop.tui.enlarge import EnlargeScreen
 from gputop.tui.stacks_box import StacksScreen
@@ -131,7 +131,7 @@ async def test_starving_workers_are_said_to_starve_by_word_and_glyph(make_app: M
         await pilot.pause()
         workers = [line for line in part(app, "procs") if "worker" in line]
         assert len(workers) == 4
-        assert all("● STARVING" in line and line.endswith("█") for line in workers)
+        assert all("● STARVING" in line and line.endswith(STARVING_GLYPH) for line in workers)
 
 
 async def test_workers_that_are_ahead_never_starve(make_app: MakeApp) -> None:
