@@ -40,6 +40,7 @@ COMMANDS = {
     "exporter": "metrics for Prometheus, node_exporter, OpenTelemetry",
     "mcp": "agents ask why training is slow (MCP server)",
     "skill": "a page that tells coding agents how to use gputop",
+    "pick": "the GPUs without work, for CUDA_VISIBLE_DEVICES",
     "mark": "set a marker in the live view and in recordings",
     "doctor": "what works here, what is missing, and the command that fixes it",
     "config": "the settings: where they stand, what holds, what is wrong",
@@ -49,7 +50,7 @@ COMMANDS = {
     "collect": "write the stream of frames to standard output",
 }
 SELDOM = (  # only named there
-    "stacks", "loader", "watch", "exporter", "mcp", "skill", "mark", "config", "files", "schema", "completion", "collect",
+    "stacks", "loader", "watch", "exporter", "mcp", "skill", "pick", "mark", "config", "files", "schema", "completion", "collect",
 )  # fmt: skip
 WATCHING = ("live", "record", "watch", "collect", "prove")  # these watch this machine; they raise their priority before any import
 CONFIGURED = ("live", "demo", "replay", "record", "watch")  # these take defaults from the user's configuration; scripts use the others

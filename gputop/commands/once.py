@@ -42,13 +42,13 @@ def run(args: argparse.Namespace) -> int:
     if args.line:
         return _print_lines(args)
     if args.once and args.json:
-        return _print_look(_look(args), args)
+        return _print_look(look(args), args)
     if args.json:
         return _print_stream(_stream(args), args)
-    return _print_screen(_look(args), args)
+    return _print_screen(look(args), args)
 
 
-def _look(args: argparse.Namespace, least_s: float = LOOK_S) -> Iterator[Header | Frame]:
+def look(args: argparse.Namespace, least_s: float = LOOK_S) -> Iterator[Header | Frame]:
     """The header and frames of one interval, at least ``least_s``: collected in this process, or by the collector of another machine."""
     look_s = max(least_s, args.interval)
     if args.host is None:
@@ -130,7 +130,7 @@ def _print_lines(args: argparse.Namespace) -> int:
     following, told, due_ns = Following(), "", 0
     reader = select.poll()
     reader.register(1, 0)  # POLLERR and POLLHUP come unasked
-    for item in _look(args, LINE_S) if args.once else _stream(args):
+    for item in look(args, LINE_S) if args.once else _stream(args):
         following.take(item)
         if args.once or following.board.t_ns < due_ns or following.engine.fed_ns == 0:
             continue

@@ -26,6 +26,8 @@ SUDO = "load the eBPF probes through sudo; the rest runs as you"
 _NUMBER = r"\d+\.?\d*|\.\d+"
 _PART = rf"({_NUMBER}) ?(ms|[smhd]) ?"
 _SECONDS_OF = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+LEAST_BYTES = 1 << 20  # of a size
 MOST_GPUS = 4096
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.02, 60.0
 PORT = 9838  # of metrics: of no other exporter in Prometheus' list of default ports
@@ -76,6 +78,15 @@ def number(least: int = 1) -> Callable[[str], int]:
         return value
 
     return whole
+
+
+def size(text: str) -> int:
+    """Bytes of a text such as ``100M``."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    value = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
+    if value < LEAST_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size of at least 1M: write 100M or 2G")
+    return value
 
 
 def address(text: str) -> tuple[str, int]:

@@ -5,9 +5,8 @@ file and command are the user's.
 from __future__ import annotations
 
 import argparse
-import re
 
-from gputop.commands.options import RECORDER, add_alerts, add_sampling, alerts_of, duration, leave_root, number, refuse_alerts
+from gputop.commands.options import RECORDER, add_alerts, add_sampling, alerts_of, duration, leave_root, number, refuse_alerts, size
 from gputop.commands.unattended import EXPORTER, add_metrics, alerting, check_metrics, command_of, exporting, lasting_stream, refuse_metrics
 from gputop.system.console import notify
 from gputop.system.errors import UserError
@@ -22,17 +21,7 @@ EXAMPLES = """examples:
 with --keep and -o node.gputop each start makes a file (node.gputop, node.2.gputop …); older ones are thinned with it, and go when too old
 a growing recording can be opened; recording pauses while less than 15% of the disk (4 GB at most) is free
 """
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-LEAST_BYTES, LEAST_KEPT_BYTES = 1 << 20, 32 << 20  # of --max-size; with --keep
-
-
-def size(text: str) -> int:
-    """Bytes of a text such as ``100M``."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    value = int(float(match[1]) * _UNITS[match[2].upper()]) if match else 0
-    if value < LEAST_BYTES:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size of at least 1M: write 100M or 2G")
-    return value
+LEAST_KEPT_BYTES = 32 << 20  # of --max-size with --keep
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

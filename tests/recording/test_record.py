@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gputop import cli
-from gputop.commands.record import size
+from gputop.commands.options import size
 from gputop.model.frame import Frame
 from gputop.recording.format import FormatError, pack_frames, pack_header
 from gputop.recording.reader import Recording

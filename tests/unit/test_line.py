@@ -80,7 +80,7 @@ def played(_: object, *__: object) -> Iterator[Header | Frame]:
 
 def test_lines_come_when_they_change_and_once_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(once, "_stream", played)
-    monkeypatch.setattr(once, "_look", played)
+    monkeypatch.setattr(once, "look", played)
     assert main(["--line", "--no-ascii"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert 2 < len(lines) <= 9, "8 s, a line a second at most"

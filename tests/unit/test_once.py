@@ -30,7 +30,7 @@ def test_a_look_is_taken_once_and_over_all_of_it(monkeypatch: pytest.MonkeyPatch
         moments.append((older.seq, newer.seq))
         return take(older, newer, *rest)
 
-    monkeypatch.setattr(once, "_look", lambda _: iter(look(5)))
+    monkeypatch.setattr(once, "look", lambda _: iter(look(5)))
     monkeypatch.setattr(snapshot, "take", counted)
     assert once.run(ARGS) == 0
     (line,) = capsysbinary.readouterr().out.splitlines()
