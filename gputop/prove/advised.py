@@ -28,7 +28,7 @@ USUAL_SHARES, USUAL_WEIGHT = 1024, 100  # cpu.shares of v1, cpu.weight of v2, wh
 PERIOD_US = 100_000  # of a quota (kernel/sched/fair.c), as systemd sets it
 _LOOP = re.compile(r"for (\w+) in ([\d ]+); do (.+); done")
 _PRODUCT = re.compile(r"\$\(\((\d+) \* \$\(cat ([^ ()$]+)\)\)\)")
-_DISK = re.compile(r"\d+:\d+ [\w=]+")
+_DISK = re.compile(r"\d+:\d+( [\w=]+)+")
 _CPUS = re.compile(r"[\d,-]+")
 
 
@@ -63,6 +63,22 @@ def plan_of(command: str, case: Case, started: Mapping[int, int]) -> Plan | Refu
         return Refusal("a process that it names has ended")
     except OSError as error:
         return Refusal(f"what is there could not be looked at: {error.strerror or error}")
+
+
+def command_of(planned: Plan) -> str:
+    """The command that makes the changes of a plan by hand: what `plan_of` reads. Empty for a plan that is for experiments alone."""
+    return "; ".join(_command(change) for change in planned.changes) if planned.may_keep else ""
+
+
+def _command(change: Change) -> str:
+    if change.target is None:
+        return f"echo {change.new} > {shlex.quote(change.path)}"
+    pid = change.target.pid
+    return {
+        "policy": f"chrt --idle --all-tasks --pid 0 {pid}", "nice": f"renice -n {change.new} -p {pid}",
+        "io-priority": f"ionice -c 3 -p {pid}", "cpu-mask": f"taskset -apc {change.new} {pid}",
+        "autogroup": f"echo {change.new} > /proc/{pid}/autogroup", "state": f"kill -CONT {pid}",
+    }[change.setting]  # fmt: skip
 
 
 # the command's parts

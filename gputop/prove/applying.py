@@ -38,9 +38,9 @@ class _Count(Struct, frozen=True):
 class AppliedFix:
     """One plan in force. `begin` and `undo` change settings, and take up to some seconds; both raise OSError with a line for the user."""
 
-    def __init__(self, planned: Plan, trainer: TargetProcess) -> None:
+    def __init__(self, planned: Plan, trainer: TargetProcess, stays: bool = False) -> None:
         self.planned, self.trainer = planned, trainer
-        self.stays = False  # whether it stays when gputop ends
+        self.stays = stays  # whether it stays when gputop ends
         self.since_ns = 0  # when it was applied (time of the stream)
         self.before = Pace()
         self._after: _Count | None = None  # from where the effect is measured
@@ -48,12 +48,14 @@ class AppliedFix:
         self._lock = threading.Lock()
         self._is_over = False
 
-    def begin(self, session: Session, trouble_ns: int = 0) -> None:
-        """Apply it. ``trouble_ns``: since when the job has been slow; the pace before is measured no further back."""
+    def begin(self, session: Session, trouble_ns: int = 0, before: Pace | None = None) -> None:
+        """Apply it. ``trouble_ns``: since when the job has been slow; the pace before is measured no further back. ``before``: that pace,
+        where an experiment has measured it.
+        """
         with session.lock:
             now_ns = session.now_ns
             count = _count(session, self.trainer.pid, max(session.oldest_ns, trouble_ns, now_ns - BEFORE_NS))
-            self.before = _pace(session, self.trainer.pid, count)
+            self.before = _pace(session, self.trainer.pid, count) if before is None else before
         with self._lock:
             if self._is_over:
                 raise OSError("gputop ends")

@@ -184,16 +184,20 @@ def follow(samples: Iterator[JobSample], outcome: Outcome, settle_s: float, seco
         return KeptGain(0.0, None, None)
     arm, is_steps = arm_of(True, taken), outcome.metric == "steps"
     value, before = arm.per_min(outcome.clock) if is_steps else arm.work_pct, outcome.mean(on=False, steps=is_steps)
-    gain = 100.0 * (value / before - 1.0) if value is not None and before else None
-    return KeptGain(lasted, value, gain, "steps/min" if is_steps else "% GPU work")
+    more = 100.0 * (value / before - 1.0) if value is not None and before else None
+    return KeptGain(lasted, value, more, "steps/min" if is_steps else "% GPU work")
 
 
 def pair_line(pair: Pair, number: int, clock: str) -> str:
-    """A line for a pair: ``pair 2 (on-off): 182 → 311 steps/min, +71 %``."""
-    change = pair.ratio_log(clock)
+    """A line for a pair: ``pair 2 (on-off): 182 → 311 steps/min, 1.7×``."""
     moved = _from_to(pair.off.per_min(clock), pair.on.per_min(clock), pair.off.work_pct, pair.on.work_pct)
-    gain = STANDSTILL if _stands(pair, clock) else _signed(None if change is None else gain_pct(change))
-    return f"pair {number} ({pair.order}): {moved}, {gain}"
+    return f"pair {number} ({pair.order}): {moved}, {pair_gain(pair, clock)}"
+
+
+def pair_gain(pair: Pair, clock: str) -> str:
+    """``1.7×``: how many times as fast the job was with the change."""
+    change = pair.ratio_log(clock)
+    return STANDSTILL if _stands(pair, clock) else UNMEASURED if change is None else f"{figure(exp(change), 2)}×"
 
 
 def told(says: str, outcome: Outcome) -> str:
@@ -203,18 +207,18 @@ def told(says: str, outcome: Outcome) -> str:
     moved = _moved(outcome)
     counted = f"{outcome.faster_pairs} of {len(outcome.pairs)} pairs"
     if outcome.result == "proved":
-        return f"{says}: {moved}, {_gain(outcome)}, {counted}: proved"
+        return f"{says}: {moved}, {gain(outcome)}, {counted}: proved"
     if outcome.result == "disproved":
         is_slower = outcome.estimate.high < 0.0
-        return f"{says}: {moved}: disproved: {'slower' if is_slower else 'no change'} ({_gain(outcome)})"
-    return f"{says}: {moved}, {_gain(outcome)}, {counted}: undecided: {outcome.reason}"
+        return f"{says}: {moved}: disproved: {'slower' if is_slower else 'no change'} ({gain(outcome)})"
+    return f"{says}: {moved}, {gain(outcome)}, {counted}: undecided: {outcome.reason}"
 
 
 def _ended(outcome: Outcome) -> str:
     """The result for a marker, which may be cut at its end: ``proved, 182 → 311 steps/min, 1.7×, 1.6 to 1.8``."""
     if outcome.estimate is None:
         return f"{outcome.result} ({outcome.reason})"
-    return f"{outcome.result}, {_moved(outcome)}, {_gain(outcome)}"
+    return f"{outcome.result}, {_moved(outcome)}, {gain(outcome)}"
 
 
 def _moved(outcome: Outcome) -> str:
@@ -225,8 +229,8 @@ def followed_line(found: KeptGain) -> str:
     """A line about the effect of a kept fix."""
     if found.value is None:
         return "the fix stays; the job could not be followed"
-    gain = f", {_signed(found.gain_pct)}" if found.gain_pct is not None else ""
-    return f"the fix stays: {figure(found.value, 3)} {found.unit} over {found.seconds:.0f} s{gain}"
+    gained = f", {_signed(found.gain_pct)}" if found.gain_pct is not None else ""
+    return f"the fix stays: {figure(found.value, 3)} {found.unit} over {found.seconds:.0f} s{gained}"
 
 
 def proof(case: Case, planned: Plan, outcome: Outcome, kept: KeptGain | None, no_clock: str, theirs: Sequence[str] = ()) -> Proof:
@@ -303,7 +307,7 @@ def _from_to(steps_off: float | None, steps_on: float | None, work_off: float | 
     return UNMEASURED
 
 
-def _gain(outcome: Outcome) -> str:
+def gain(outcome: Outcome) -> str:
     """``1.7×, 1.6 to 1.8``: a factor with its bounds, which lie as far from 1 as they are sure."""
     found = outcome.estimate
     assert found is not None

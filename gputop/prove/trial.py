@@ -159,6 +159,11 @@ class Trial:
         """The CUDA call that comes once a step, as far as is known by now; empty if none does."""
         return _clock(self.pairs)
 
+    def so_far(self) -> Outcome:
+        """The trial as far as it has come: an outcome that has no result yet."""
+        metric, clock, found = self._judged()
+        return Outcome("", "", list(self.pairs), metric, clock, found, dropped=self.dropped)
+
     def switched(self, t_ns: int) -> None:
         """Note that what `on` asks for has been in force since ``t_ns`` (CLOCK_MONOTONIC)."""
         self._in_force = self.on

@@ -52,6 +52,7 @@ class Box(LoneScreen):
         self.page = Scrolled(classes="box")
         super().__init__(self.page)
         self.context, self.session, self.view = context, context.session, context.view
+        self.show_keys: Callable[[Sequence[edges.Key]], None] = lambda _: None  # names keys in the last line; whoever opens the box sets it
         self._made_for = Size(0, 0)  # the terminal's size that the text was last made for
 
     def compose(self) -> ComposeResult:
@@ -71,6 +72,18 @@ class Box(LoneScreen):
         if self._made_for != self.app.size:
             self.view.width, self.view.height = self.app.size  # the dashboard learns it later
             self.refresh_text()
+
+    def open_over(self, box: Box) -> None:
+        """Open another box over this one; the last line of the screen has its keys until it is closed."""
+        box.show_keys = self.show_keys
+        self.show_keys(box.FOOTER)
+        self.app.push_screen(box, lambda _: self.show_keys(self.FOOTER))
+
+    def take_keys(self, keys: Sequence[edges.Key]) -> None:
+        """Name these keys in the last line of the screen from now on."""
+        if keys != self.FOOTER:
+            self.FOOTER = keys
+            self.show_keys(keys)
 
     def refresh_text(self) -> None:
         """Ask for the text again."""
@@ -129,30 +142,36 @@ class Box(LoneScreen):
             return False
         return True
 
-    def _work(self, job: Callable[[], Iterable[Found]], show: Callable[[Found], None], fail: Callable[[str], None]) -> None:
-        def tell(call: Callable[..., None], what: object) -> bool:
-            try:
-                return self.call_later(call, what)
-            except RuntimeError:  # the loop has just been closed: gputop ends
-                return False
+    def tell(self, call: Callable[..., None], what: object) -> bool:
+        """Call something in the screen's thread, from another one; False if the screen has ended."""
+        try:
+            return self.call_later(call, what)
+        except RuntimeError:  # the loop has just been closed: gputop ends
+            return False
 
+    def _work(self, job: Callable[[], Iterable[Found]], show: Callable[[Found], None], fail: Callable[[str], None]) -> None:
         try:
             for found in job():
-                if not tell(show, found):
+                if not self.tell(show, found):
                     return
         except Exception as error:  # noqa: BLE001 - the box shows it; a thread's own traceback would tear the screen
-            tell(fail, crash.reason(error))
+            self.tell(fail, crash.reason(error))
 
     def action_scroll(self, rows: int) -> None:
         self.page.scroll_rows(rows)
 
     async def on_click(self, event: events.Click) -> None:
-        """Press the key that is named under the mouse in the last line of the screen."""
-        if event.screen_y != self.app.size.height - 1 or self.page.region.contains(event.screen_x, event.screen_y):
+        """Press the key that is named under the mouse in the last line of the screen, or in brackets in the box."""
+        if offset := event.get_content_offset(self.page):
+            bracketed = [(f"[{key}]", word, action) for key, word, action in self.FOOTER]
+            pressed = edges.action_at(f" {self.page.line_text(offset.y)}", offset.x + 1, bracketed)
+        elif event.screen_y == self.app.size.height - 1 and not self.page.region.contains(event.screen_x, event.screen_y):
+            (line,) = edges.key_lines(self.view, "", self.FOOTER)
+            pressed = edges.action_at("".join(text for text, _ in line), event.screen_x, self.FOOTER)
+        else:
             return
-        (line,) = edges.key_lines(self.view, "", self.FOOTER)
-        if action := edges.action_at("".join(text for text, _ in line), event.screen_x, self.FOOTER):
-            await self.run_action(action)
+        if pressed:
+            await self.run_action(pressed)
 
 
 class ConfirmScreen(ModalScreen[bool]):

@@ -270,6 +270,7 @@ class Actions:
 
     def _open(self, box: Box) -> None:
         """Open the box; the last line of the screen has its keys until it is closed."""
+        box.show_keys = self._show_keys
         self._show_keys(box.FOOTER)
         box.opens_alone = self._drawing.canvas.is_whole
         self._screen.app.push_screen(box, lambda _: self._show_keys(()))

@@ -13,7 +13,7 @@ from gputop.system.errors import UserError, starting
 from gputop.tui.draw import Line
 
 if TYPE_CHECKING:
-    from gputop.prove.applying import AppliedFix
+    from gputop.prove.applying import AppliedFix, Pace
     from gputop.prove.change import Plan, Refusal, TargetProcess
     from gputop.stream.offer import Offer
 
@@ -53,20 +53,23 @@ class Fixing:
             return Refusal(found), None
         return plan_of(offer.command, found.case, dict(offer.started)), found.case.trainer
 
-    def apply(self, planned: Plan, trainer: TargetProcess, cause: str) -> str:
-        """Apply a plan that the user agreed to; a line for the user. Raises OSError."""
+    def apply(self, planned: Plan, trainer: TargetProcess, cause: str, stays: bool = False, before: Pace | None = None) -> str:
+        """Apply a plan that the user agreed to; a line for the user. Raises OSError.
+
+        ``stays``: also when gputop ends; ``before``: the job's pace without it, where an experiment has measured it.
+        """
         from gputop.prove.applying import AppliedFix
 
         with self._session.lock:
             starts = [one.start_ns for one in self._session.engine.incidents if one.end_ns is None and one.cause == cause]
-        made = AppliedFix(planned, trainer)
+        made = AppliedFix(planned, trainer, stays)
         self._applied = made
         try:
-            made.begin(self._session, max(starts, default=0))
+            made.begin(self._session, max(starts, default=0), before)
         except BaseException:
             self._applied = None
             raise
-        return "applied: u undoes it, k keeps it when gputop ends"
+        return "applied: u undoes it, " + ("else it stays when gputop ends" if stays else "k keeps it when gputop ends")
 
     def undo(self) -> str:
         """Put it back; a line for the user. Raises OSError."""
@@ -88,7 +91,7 @@ class Fixing:
         made.undo()
         return lost
 
-    def start(self, job: Callable[[], object], done: Callable[[object], None], fail: Callable[[str], None]) -> None:
+    def start(self, job: Callable[[], object], done: Callable[[object], object], fail: Callable[[str], object]) -> None:
         """Do a job in a thread, as the screen never waits; ``done`` and ``fail`` are called in that thread."""
         def work() -> None:
             try:

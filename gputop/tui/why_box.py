@@ -46,7 +46,7 @@ class WhyScreen(Box):
 
     def action_prove(self) -> None:
         """Try the cause, or show why it cannot be tried."""
-        self.app.push_screen(ProveScreen(self.context))
+        self.open_over(ProveScreen(self.context))
 
     def action_copy(self, number: int) -> None:
         """Copy a command of the fixes to the clipboard."""

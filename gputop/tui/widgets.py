@@ -160,6 +160,11 @@ class Scrolled(ScrollView):
         most = max(1, self.size.height - self._head)
         self.scroll_relative(y=max(-most, min(most, rows)), animate=False)
 
+    def line_text(self, y: int) -> str:
+        """A row of the visible part as plain text."""
+        y += 0 if y < self._head else self.scroll_offset.y
+        return "".join(part for part, _ in self._shown[y]) if y < len(self._shown) else ""
+
     @property
     def text(self) -> str:
         """All lines as plain text."""

@@ -80,7 +80,8 @@ def test_an_experiment_makes_the_trouble_last_and_its_end_is_told(words: memoryv
     session.marks = [Mark(session.now_ns, "experiment begins: log-shipper (903) to idle priority")]
     assert "an experiment" in story.caption(session)
     assert words[simulated.ACT_HOLD] > session.now_ns
-    session.marks.append(Mark(session.now_ns, "experiment proved, 182 → 311 steps/min, +71 % ± 6: log-shipper (903) to idle priority"))
+    told = "proved, 182 → 311 steps/min, 1.7×, 1.6 to 1.8: log-shipper (903) to idle priority"
+    session.marks.append(Mark(session.now_ns, f"experiment {told}"))
     assert "3/4 proved, 182 → 311 steps/min" in story.caption(session)
     session.marks = [Mark(session.now_ns - 6 * SECOND, one.text) for one in session.marks]  # of trouble before this one
     assert "proved" not in story.caption(session)

@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 from msgspec.structs import replace
 
 from gputop.findings.verdict import Fix
+from gputop.prove import running, suspect
 from gputop.prove.advised import plan_of
-from gputop.prove.change import Case, Plan, Refusal, TargetProcess
+from gputop.prove.change import IDLE, Case, Change, Plan, Refusal, TargetProcess
 from gputop.prove.guardian import Guard
 from gputop.prove.processes import read_process
 from gputop.prove.scene import may_raise
+from gputop.prove.trial import JobSample, TrialSettings
 from gputop.stream.offer import Offer
 from gputop.tui.box import ConfirmScreen
+from gputop.tui.prove_box import ProveScreen
 from tests.tui import scene
 from tests.tui.conftest import MakeApp, make_app
 from tests.tui.test_dashboard import part
@@ -138,6 +142,103 @@ async def test_readonly_applies_nothing(make_app: MakeApp, hog: int) -> None:
         assert "--readonly" in part(app, "keys")[0]
         assert not isinstance(app.screen, ConfirmScreen)
     assert state(hog) == was
+
+
+@MAY_RAISE
+@pytest.mark.parametrize(("keys", "stays"), [("", False), ("k", True), ("ku", False)])
+async def test_p_tries_it_on_a_real_process_and_k_keeps_it(
+    make_app: MakeApp, hog: int, monkeypatch: pytest.MonkeyPatch, keys: str, stays: bool
+) -> None:
+    was, own = state(hog), TargetProcess(hog, read_process(hog).start_ticks, "sleep")
+    seen = set[int]()
+
+    def samples(screen: ProveScreen, *_: object) -> Iterator[JobSample]:
+        """A job that is fast as long as the process yields."""
+        while not screen._over.is_set():
+            policy = os.sched_getscheduler(hog)
+            seen.add(policy)
+            yield JobSample(time.monotonic_ns(), work_pct=90.0 if policy == os.SCHED_IDLE else 30.0)
+            time.sleep(0.01)  # the pace of the samples
+
+    planned = Plan("idle-priority", f"sleep ({hog}) to idle priority", (Change("policy", IDLE, own),), True)
+    monkeypatch.setattr(running, "planned_for", lambda _case: planned)
+    monkeypatch.setattr(suspect, "settings_of", lambda *_: TrialSettings(seconds=0.3, settle_s=0.05))
+    monkeypatch.setattr(ProveScreen, "_samples", samples)
+    session = scene.session()
+    info, sample = session.board.infos[scene.HOG], session.board.procs[scene.HOG]
+    session.board.infos[hog], session.board.procs[hog] = replace(info, pid=hog, start_ticks=own.start_ticks), replace(sample, pid=hog)
+    app = make_app(session)
+    async with app.run_test(size=(120, 35)) as pilot:
+
+        async def waits(is_so: Callable[[], bool]) -> None:
+            for _ in range(WAITS * 3):
+                await pilot.pause(0.02)
+                if is_so():
+                    return
+            raise AssertionError(box().page.text)
+
+        def box() -> ProveScreen:
+            return next(one for one in app.screen_stack if isinstance(one, ProveScreen))
+
+        await pilot.press("p")
+        await waits(lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.pause()
+        await pilot.press("y")
+        await waits(lambda: "[k] keep it" in box().page.text)
+        assert "✓ PROVED" in box().page.text
+        assert "90 % GPU work" in box().page.text
+        assert seen == {was[0], os.SCHED_IDLE}
+        assert state(hog) == was
+        fixing = app.context.fixing
+        assert fixing is not None
+        for key in keys:
+            await pilot.press(key)
+            sign = "[u] undo" if key == "k" else "[k] keep it"
+            await waits(lambda sign=sign: not fixing.is_busy and sign in box().page.text)  # type: ignore[misc]
+            assert (fixing.applied is not None) == (key == "k")
+            assert (state(hog)[0] == os.SCHED_IDLE) == (key == "k")
+        if stays:
+            assert fixing.applied is not None
+            assert fixing.applied.before.work_pct == pytest.approx(30.0)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert (state(hog) == was) != stays
+    assert (state(hog) == was) != stays
+
+
+@MAY_RAISE
+async def test_esc_in_the_middle_leaves_everything_as_it_was(make_app: MakeApp, hog: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    was, own = state(hog), TargetProcess(hog, read_process(hog).start_ticks, "sleep")
+
+    def samples(screen: ProveScreen, *_: object) -> Iterator[JobSample]:
+        while not screen._over.is_set():
+            yield JobSample(time.monotonic_ns(), work_pct=50.0)
+            time.sleep(0.01)  # the pace of the samples
+
+    planned = Plan("idle-priority", f"sleep ({hog}) to idle priority", (Change("policy", IDLE, own),), True)
+    monkeypatch.setattr(running, "planned_for", lambda _case: planned)
+    monkeypatch.setattr(ProveScreen, "_samples", samples)
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("p")
+        for _ in range(WAITS):
+            await pilot.pause(0.02)
+            if isinstance(app.screen, ConfirmScreen):
+                break
+        await pilot.pause()
+        await pilot.press("y")
+        for _ in range(WAITS):
+            await pilot.pause(0.02)
+            if state(hog)[0] == os.SCHED_IDLE:
+                break
+        assert state(hog)[0] == os.SCHED_IDLE
+        await pilot.press("escape")
+        for _ in range(WAITS):
+            await pilot.pause(0.02)
+            if state(hog) == was:
+                break
+        assert state(hog) == was
+        assert not any(isinstance(one, ProveScreen) for one in app.screen_stack)
 
 
 KILLED = """

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from textual.pilot import Pilot
 
 from gputop.sources.closeup.process import Descriptors, Limit, OpenFile, OpenSocket, Place, Priority, ProcessDetails, Program
 from gputop.sources.closeup.surroundings import Container
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
+from tests.tui.test_prove import finished, outcome
 
 Compare = Callable[..., bool]
 
@@ -44,6 +46,19 @@ def test_one_process(make_app: MakeApp, snap_compare: Compare, monkeypatch: pyte
     )  # fmt: skip
     monkeypatch.setattr("gputop.tui.details.read", lambda *_: [read])
     assert snap_compare(make_app(), press=["down", "enter", "wait:500", "pagedown"], terminal_size=(120, 34))
+
+
+@pytest.mark.parametrize("result", ["proved", "undecided"])
+@pytest.mark.parametrize("size", [(80, 24), (120, 35)], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_proof(make_app: MakeApp, snap_compare: Compare, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], result: str) -> None:
+    """A hand-made result, with the keys that it offers."""
+    rates = [(74.0, 500.0), (70.0, 380.0), (78.0, 520.0)] if result == "proved" else [(30.0, 35.0), (32.0, 28.0), (30.0, 41.0)]
+    shown = outcome(rates, result, "" if result == "proved" else "too noisy: ask for more pairs (--pairs 12)")
+
+    async def prove(pilot: Pilot[None]) -> None:
+        await finished(pilot, monkeypatch, shown)
+
+    assert snap_compare(make_app(), run_before=prove, terminal_size=size)
 
 
 def test_healthy(make_app: MakeApp, snap_compare: Compare) -> None:
