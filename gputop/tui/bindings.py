@@ -71,6 +71,7 @@ LIVE = [
     Binding("p", "prove", "prove the cause: switch it off and on", id="prove", group=_FIX),
     Binding("r", "record", "record to a file, from now until r again", id="record", group=_KEEP),
     Binding("R", "save", "save the last ten minutes to a file", id="save", group=_KEEP),
+    Binding("y", "share", "share: write the incident's page, copy its path", id="share", group=_KEEP),
     Binding("asterisk", "tag", "tag a process", id="tag", group=_SIGNAL),
     Binding("I", "signal('INT')", "SIGINT to the tagged or selected", id="sigint", group=_SIGNAL),
     Binding("T,f9", "signal('TERM')", "SIGTERM", id="sigterm", group=_SIGNAL),

@@ -433,6 +433,24 @@ class Actions:
         with suppress(RuntimeError):  # the loop has just been closed: gputop ends
             self._screen.call_later(self._drawing.show_note, said)
 
+    def action_share(self) -> None:
+        """Write the page of the incident, and copy its path."""
+        from gputop.tui.sharing import share
+
+        def done(path: str, outcome: str) -> None:
+            with suppress(RuntimeError):  # the loop has just been closed: gputop ends
+                self._screen.call_later(self._show_shared, path, outcome)
+
+        try:
+            share(self._session, self._view.at_ns or self._session.now_ns, done)
+            self._drawing.show_note("writing the page …")
+        except UserError as error:
+            self._drawing.show_note(str(error))
+
+    def _show_shared(self, path: str, outcome: str) -> None:
+        copied = f"; path {clipboard.copy(self._screen.app, path)}" if path else ""
+        self._drawing.show_note(outcome + copied)
+
     # tag processes, and signal them after a question
 
     def action_tag(self) -> None:

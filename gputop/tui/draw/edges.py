@@ -37,8 +37,8 @@ VERDICT_KEYS: tuple[Key, ...] = (("[e]", "why", "explain"), ("[s]", "stacks", "s
 LIVE_KEYS: tuple[Key, ...] = (
     ("e", "why", "explain"), ("s", "stacks", "stacks"), ("x", "do it", "apply"), ("space", "pause", "pause"),
     ("n", "incident", "incident(1)"),
-    ("?", "help", "help"), ("q", "quit", "quit"), ("/", "filter", "filter"), ("o", "sort", "sort"), ("←→", "time", "scrub(-1)"),
-    ("z", "enlarge", "enlarge"), ("v", "lanes", "lanes"), ("+-", "zoom", "zoom(1)"), ("r", "record", "record"),
+    ("?", "help", "help"), ("q", "quit", "quit"), ("/", "filter", "filter"), ("o", "sort", "sort"), ("y", "share", "share"),
+    ("←→", "time", "scrub(-1)"), ("z", "enlarge", "enlarge"), ("v", "lanes", "lanes"), ("+-", "zoom", "zoom(1)"), ("r", "record", "record"),
     ("R", "save 10 min", "save"), ("F2", "columns", "columns"), ("t", "tree", "tree"), ("^p", "palette", "command_palette"),
 )  # fmt: skip
 REPLAY_KEYS: tuple[Key, ...] = (
