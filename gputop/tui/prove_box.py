@@ -32,7 +32,7 @@ COPY_KEY: edges.Key = ("c", "copy the command", "copy")
 SAVE_KEY: edges.Key = ("R", "save the evidence", "save")
 UNDO_KEY: edges.Key = ("u", "undo", "undo")
 END_KEY: edges.Key = ("Esc", "end it, all is put back", "dismiss")
-LEAVE_KEY: edges.Key = ("Esc", "leave it as it was", "dismiss")
+LEAVE_KEY: edges.Key = ("Esc", "as it was", "dismiss")
 
 
 def why_not(context: Context) -> str:
@@ -131,7 +131,7 @@ class ProveScreen(Box):
             with self.session.lock:
                 lines.append(fixing.lines() or [("the fix is not in force any more", "warn")])
         if made.is_over:
-            keys = "   ".join(f"[{key}] {word}" for key, word, _ in self.FOOTER)
+            keys = "  ".join(f"[{key}] {word}" for key, word, _ in self.FOOTER)
             lines += [[], [(keys, "accent")]]
         return lines
 
