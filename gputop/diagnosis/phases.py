@@ -20,7 +20,8 @@ from gputop.diagnosis.causes.cpu_contention import keeps_from_starting
 from gputop.diagnosis.facts import feeders, waits
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.graph import starting
-from gputop.diagnosis.graph.asked import is_left_alone
+from gputop.diagnosis.graph.asked import is_left_alone, waits_for_others
+from gputop.diagnosis.graph.edges import PACED
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.pausing import breaks_s, is_ahead, paused
 from gputop.diagnosis.graph.states import host_side_loss
@@ -30,7 +31,7 @@ from gputop.findings.policy import WINDOW_NS
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import ANY, BOOKED, DROPPED, ENDING, HELD, IDLE, LOOKING, PAUSING, SAME, STARTING, TRAINING
 from gputop.model.roles import TORCH_WORKER
-from gputop.system.text import counted
+from gputop.system.text import clean, counted
 
 MOST_BESIDE = 3  # other trainers on the same GPU that are named
 
@@ -200,6 +201,14 @@ class Seen:
         rests = max(breaks_s(job), job.trainer.rest_s) >= policy.PAUSE_S and job.pools.get("main.unasked", 0.0) >= policy.HALF
         return (rests or 0.0 < paused(job, self.facts) < inf) and is_left_alone(job)
 
+    def may_keep_pace(self) -> bool:
+        """True if the main thread waits for a source whose own pace is not known yet."""
+        return any(one.paced is None for one in self.job.members) and waits_for_others(self.job) >= policy.MOST
+
+    def keeps_pace(self) -> bool:
+        """True if the main thread has the input as fast as it comes: its source delivers by a clock, and no sooner for anything here."""
+        return not self.job.host_only and self.job.pools.get(f"main.{PACED}", 0.0) >= policy.MOST
+
     def has_not_worked_yet(self) -> bool:
         return 0.0 < self.job.life.unbegun_s < policy.BEGINS_S and self.job.idle is not None
 
@@ -256,6 +265,10 @@ class Seen:
     def loading_text(self) -> str:
         return filled("{} is starting: {}", self.name, starting.loading(self.job, self.facts))
 
+    def paced_text(self) -> str:
+        sources = joined(", ", (filled("{} ({})", clean(one.name), one.pid) for one in self.job.members if one.paced))
+        return filled("{} has all the input there is: {} sends it at a pace of its own, by a timer", self.name, sources)
+
     def working_text(self) -> str:
         """Headline for work without much loss. A shared GPU works for each trainer only a part of the time, so the others are named."""
         job = self.job
@@ -303,6 +316,8 @@ TABLE = (
     Transition(ANY, IDLE, Seen.waits_to_be_asked, DROPPED, " has no work for its GPU: it waits to be asked"),
     Transition(ANY, IDLE, Seen.rests_between_bursts, DROPPED, " has no work for its GPU between bursts of requests"),
     Transition(ANY, IDLE, Seen.rests_unasked, DROPPED, " has no work for its GPU: no requests reach it"),
+    Transition(ANY, IDLE, Seen.keeps_pace, DROPPED, Seen.paced_text),
+    Transition(ANY, SAME, Seen.may_keep_pace, HELD, ": whether its input comes at a pace of its own has not shown yet"),
     Transition(ANY, STARTING, Seen.looks_like_a_start, DROPPED, Seen.starting_text),
     Transition(ANY, IDLE, Seen.shows_no_loss, BOOKED, Seen.working_text),
     Transition(ANY, SAME, Seen.is_watched_too_shortly, HELD, ": what its time is lost to has not shown yet"),

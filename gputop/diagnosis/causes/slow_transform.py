@@ -7,7 +7,8 @@ from does; work x main's source: the one program at the other end of the main th
 process: a process outside the job loads. Work x worker is also a main thread's wait for a CPU on which workers run that do not crowd one
 another. A worker's work counts by the part (busiest - `policy.SOME`) / (`policy.MOST` - `policy.SOME`). In a loader that keeps the order of
 batches one long batch delays all (`loaders.one_is_late`).
-Abstains: the workers idle between their batches, or wait for CPUs, a lock, a disk or the network.
+Abstains: the workers idle between their batches, or wait for CPUs, a lock, a disk or the network; what feeds the job has a pace of its own
+(`facts.paced`).
 """
 
 from __future__ import annotations

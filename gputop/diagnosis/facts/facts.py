@@ -176,6 +176,7 @@ class Member(Struct, frozen=True):
     ready: float  # share of the window in which its main thread was runnable
     met: Counter[str]  # samples of its main thread by kind of wait (words of `waits`); empty without any
     asks: tuple[int, ...] = ()  # pids of the trainer and of members at the other ends of what it reads, and of members that it started
+    paced: bool | None = False  # it feeds at a pace of its own (`facts.paced`); None: not yet known
 
     @property
     def spent(self) -> dict[str, float]:

@@ -94,12 +94,13 @@ def feeding(woken_by: Mapping[int, float], infos: Mapping[int, ProcInfo], hot: C
     found = {pid: share for pid, share in known.items() if share > policy.HARDLY}
     if sum(found.values()) < policy.LOST:
         return frozenset()
-    kinds = {_kind(infos[pid]) for pid in found}
-    alike = {pid for pid, info in infos.items() if _kind(info) in kinds}
+    commands = {command_of(infos[pid]) for pid in found}
+    alike = {pid for pid, info in infos.items() if command_of(info) in commands}
     return frozenset(pid for pid, info in infos.items() if (pid in alike or info.ppid in alike) and pid not in hot)
 
 
-def _kind(info: ProcInfo) -> tuple[int, str, tuple[str, ...]]:
+def command_of(info: ProcInfo) -> tuple[int, str, tuple[str, ...]]:
+    """What siblings of one pool have in common: parent, name and command."""
     return info.ppid, info.comm, tuple(info.cmdline)
 
 

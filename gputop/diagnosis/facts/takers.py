@@ -170,6 +170,10 @@ class TakerTrack:
         ready = _wanted(recent[0], recent[-1])[1] if len(recent) > 1 else 0.0
         return _kinds_of(recent, kind_of), ready
 
+    def samples_of(self, pid: int) -> tuple[ProcSample, ...]:
+        """Samples of the waits of a process outside the jobs, from `BEFORE_NS` before the window on."""
+        return self._strangers[pid].asked if pid in self._strangers else ()
+
     def starters(self, roles: Mapping[int, Role]) -> dict[int, int]:
         """Pid of a program -> pid of the trainer or worker that started it, or that it feeds; only programs with samples of their waits."""
         found = {pid: self._starter(pid, roles) for pid, stranger in self._strangers.items() if stranger.asked}

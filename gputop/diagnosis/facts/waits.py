@@ -120,6 +120,12 @@ def is_torch_poll(limit_ms: float) -> bool:
     return TORCH_POLL_MS - TORCH_POLL_LESS_MS < limit_ms <= TORCH_POLL_MS
 
 
+def is_by_timer(machine: str, state: str, call: int | None, argument: int | None, wchan: str | None) -> bool:
+    """True if the thread sleeps by a timer: a sleep, or a poll with a time limit."""
+    kind = kinds(machine)(state, call, argument, wchan)
+    return kind == TIMER or (kind == POLL and call in syscall_numbers("poll", "ppoll", machine=machine) and (argument or 0) > 0)
+
+
 def is_accepting(wchan: str | None) -> bool:
     """True if the thread waits for any client, not for an answer to a request of its own."""
     return wchan is not None and wchan.startswith(("inet_csk_accept", "unix_accept", "__skb_wait_for_more_packets"))

@@ -30,6 +30,7 @@ from gputop.diagnosis.facts.gpus import Gpus
 from gputop.diagnosis.facts.hosts import HostTrack
 from gputop.diagnosis.facts.launches import Launches
 from gputop.diagnosis.facts.life import absent_ranks
+from gputop.diagnosis.facts.paced import is_paced
 from gputop.diagnosis.facts.past import Past
 from gputop.diagnosis.facts.points import Points, copied_beside
 from gputop.diagnosis.facts.proc import ProcFacts
@@ -40,7 +41,7 @@ from gputop.diagnosis.facts.takers import TakerTrack, born_ns, name_of
 from gputop.diagnosis.facts.tracks import ProcTrack, some_worked
 from gputop.diagnosis.facts.wakes import WakeTrack, Woken
 from gputop.findings import policy
-from gputop.findings.verdict import READS, Step
+from gputop.findings.verdict import FEEDS, READS, Step
 from gputop.model import roles as who
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Met, ProcInfo, ProcSample
@@ -236,16 +237,22 @@ class Window:
         known = self._past(job.trainer.pid).family
         known.note(job, board.infos, self._takers.others(board, self.roles))
         kind_of, members = waits.kinds(board.header.machine), list[Member]()
+        read = {*job.trainer.info.other_ends, *(pid for one in known.near for pid in board.infos[one].other_ends)}
         for pid in (*known.near, *known.behind):
             met, ready = self._takers.waits_of(pid, kind_of, self._points.oldest_ns)
             part, cores = part_of(pid, job, board.infos), self._takers.cores(pid) or 0.0
             asks = known.asked_by(pid, job.trainer.pid, board.infos)
-            members.append(Member(pid, name_of(board, pid), part, pid in known.near, cores, ready, met, asks))
+            paced = pid in read and part == FEEDS and self._is_paced(pid, cores, board)
+            members.append(Member(pid, name_of(board, pid), part, pid in known.near, cores, ready, met, asks, paced))
         awaited = (one for one in members if one.part != READS)
         stopped = {one.pid: one.name for one in awaited if one.met[waits.STOPPED] >= policy.HALF * one.met.total() > 0}
         if not members:
             return job
         return replace(job, members=members, programs=replace(job.programs, stopped=job.programs.stopped | stopped))
+
+    def _is_paced(self, pid: int, cores: float, board: Board) -> bool | None:
+        samples = self._takers.samples_of(pid)
+        return is_paced(board.infos[pid], cores, samples, board.infos.values(), board.header.machine)
 
     def _with_signs_of_life(self, board: Board, jobs: list[JobFacts], gpus: int) -> list[JobFacts]:
         jobs = [self._past(job.trainer.pid).alive(job, board, self.roles, self._children) for job in jobs]

@@ -11,7 +11,7 @@ from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.wakes import Wake
 from gputop.findings import policy
 
-RUN, READY, GIL, WORKERS = "run", "ready", "gil", "workers"
+RUN, READY, GIL, WORKERS, PACED = "run", "ready", "gil", "workers", "paced"
 
 
 class Edge(NamedTuple):
@@ -29,7 +29,7 @@ class Edge(NamedTuple):
 RESOURCES = (
     "work", "cpu", "quota", "mask", "memory", waits.DISK, waits.NETWORK, waits.PIPE, waits.POLL, waits.TIMER, waits.CHILD, waits.DRIVER,
     waits.LOCK, waits.UNKNOWN, waits.QUEUE, GIL, "thread", "peer", "reader", "copy", "gap", "gpu", "birth", "ahead", "nobody",
-    "rank", "pause", "turn", "launch", "unasked", "step",
+    "rank", "pause", "turn", "launch", "unasked", PACED, "step",
 )  # fmt: skip
 """Resources that a walk may end at (`gputop.diagnosis.graph.waitgraph.Walk.book`)."""
 

@@ -13,7 +13,7 @@ from gputop.diagnosis.facts.capacity import capacity, is_held
 from gputop.diagnosis.facts.family import INPUT
 from gputop.diagnosis.facts.proc import ASKING, TURN, ProcFacts
 from gputop.diagnosis.graph import asked, owners
-from gputop.diagnosis.graph.edges import GIL, READY, RUN, Edge, Trail, edges_of, take
+from gputop.diagnosis.graph.edges import GIL, PACED, READY, RUN, Edge, Trail, edges_of, take
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy
 from gputop.findings.verdict import FEEDS, READS, SERVES
@@ -29,12 +29,13 @@ class Times:
         self.see(job, facts)
         self.readers = {reader.pid for reader in job.output.readers}
         self.managers = {manager.pid for manager in job.managers}
-        own = {one.pid for one in feeders.started(job, facts)}
-        self.members = {one.pid: one for one in job.members if one.part != READS and one.pid not in own}
+        self.children = {one.pid for one in feeders.started(job, facts)}
+        mine = [one for one in job.members if one.pid in self.children]
+        programs = set[int]() if all(one.paced is not False for one in mine) else self.children  # others count as programs, all together
+        self.members = {one.pid: one for one in job.members if one.part != READS and one.pid not in programs}
         self.feeds = (self.workers.keys() | job.feeders.services | (self.managers if job.workers else set())) - self.readers
         self.left_out = owners.left_out(job)
         self.asks = frozenset({self.trainer.pid, *job.feeders.services})  # processes whose wake-ups bring a worker work
-        self.children = {one.pid for one in feeders.started(job, facts)}
         self.gone = 0.0  # share of the window that the main thread waited for workers of an earlier epoch, which have ended
         self.spun = 0.0  # CPUs that the main thread used in waits for the GPU, as far as calls or samples show
         self._gil: dict[int, frozenset[int]] = {}
@@ -304,8 +305,11 @@ class Times:
     def owes(self, pid: int, seen: frozenset[int], by_network: bool = False) -> dict[tuple[int, str], float]:
         """(pid, activity) -> share of the window: a member's activity other than waiting for requests, and in that time the activity of the
         members behind it. A member that waits for the network, and not for a process that is seen, waits for another machine. A server that
-        sleeps by a timer before it answers over the network (``by_network``) is a slow network."""
+        sleeps by a timer before it answers over the network (``by_network``) is a slow network. A source with a pace of its own has
+        its next input when its clock says so, whatever it does in between."""
         one = self.members[pid]
+        if one.paced:
+            return {(pid, PACED): 1.0}
         spent = one.spent
         far = (waits.NETWORK,) if one.near and one.part == FEEDS and not one.asks else ()
         rest = sum(spent.pop(kind, 0.0) for kind in (*INPUT, waits.UNKNOWN, waits.CHILD) if kind not in far)

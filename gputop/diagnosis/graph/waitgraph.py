@@ -19,7 +19,7 @@ from gputop.diagnosis.facts import feeders, waits
 from gputop.diagnosis.facts.facts import may_spin
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.graph import owners
-from gputop.diagnosis.graph.edges import GIL, READY, RUN, WORKERS, Edge, Hop, Leaf, LeafLoss, LeafTrail, Leaves, Trail
+from gputop.diagnosis.graph.edges import GIL, PACED, READY, RUN, WORKERS, Edge, Hop, Leaf, LeafLoss, LeafTrail, Leaves, Trail
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.times import Times
 from gputop.findings import policy
@@ -276,8 +276,11 @@ class Walk(Times):
                     self.ready(mine, who, along, crowd=("work", f"{who}'s {holder}"))
                 elif does == waits.STOPPED:
                     self.book("nobody", "worker", mine, along)
+                elif does == PACED:
+                    self.book(PACED, who, mine, (*trail, Hop(pid, pid, waits.TIMER, mine, True)))
                 elif does in (waits.TIMER, waits.LOCK):  # which of its threads holds that lock is not seen
-                    self.book(waits.TIMER if does == waits.TIMER else waits.UNKNOWN, f"{who}'s program", mine, along)
+                    known = does == waits.TIMER and self.members[pid].paced is not None
+                    self.book(waits.TIMER if known else waits.UNKNOWN, f"{who}'s program", mine, along)
                 else:
                     self.book("memory" if does == waits.DISK and self.is_short_of_memory(proc) else does, who, mine, along)
 
