@@ -21,7 +21,7 @@ EXAMPLES = """examples:
   gputop config validate                  exit code 1 and a line for each mistake
 """
 _COLUMN = 34  # where the comments of `print` begin
-_TABLES = {config.KEYS: 'pause = "space,p"', config.ALERTS: 'sinks = ["bell"]'}  # and a line for users without one
+_TABLES = {config.KEYS: 'pause = "space,d"', config.ALERTS: 'sinks = ["bell"]'}  # and a line for users without one
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gputop.commands import live
+from gputop.commands.goodbye import AT_HOME, add_goodbye, say_goodbye
 from gputop.commands.options import NO_EBPF, SUDO, ask_sudo, duration, sampling_argv
 from gputop.commands.screen import add_looks
 from gputop.demo.scenarios import SCENARIOS, Scenario
@@ -27,7 +28,6 @@ EXAMPLES = (
     + f"  {TOUR:<20}the first scenario, with captions that explain the screen\n"
     + """
 examples:
-  gputop demo tour
   gputop demo slow-disk --plain --duration 60
 """
 )
@@ -73,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sudo", action="store_true", help=SUDO)
     parser.add_argument("--readonly", action="store_true", help="no signals to processes, and no experiments")
     add_looks(parser)
+    add_goodbye(parser)
     own, others = {action.dest for action in parser._actions}, argparse.ArgumentParser()
     live.add_arguments(others)
     parser.set_defaults(**{flag: value for flag, value in vars(others.parse_args([])).items() if flag not in own})
@@ -89,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         os.environ.update(environment)
         if plain:
             ask_sudo(args)
-            return _print_verdicts(sampling_argv(args), seconds)
+            return _print_verdicts(args, seconds)
         if args.scenario == TOUR:
             return live.run(args, guide)
         words = simulated.open_path(environment[simulated.VARIABLE], writable=True)
@@ -170,19 +171,22 @@ def _seconds(ns: int) -> str:
     return f"{max(1, round(ns / 1e9))} s"
 
 
-def _print_verdicts(flags: list[str], seconds: float) -> int:
+def _print_verdicts(args: argparse.Namespace, seconds: float) -> int:
     """Print a line when the verdict changes."""
     from gputop.stream.child import ChildStream, collector_argv
-    from gputop.stream.following import Following
+    from gputop.stream.following import Followed, Following
     from gputop.stream.reader import Loop
     from gputop.stream.restarts import LastingStream
 
     following, told, began_s = Following(), ("", ""), time.monotonic()
-    with Loop(LastingStream(ChildStream(collector_argv(flags))), duration_s=seconds, drain_s=0.0) as loop:
+    with Loop(LastingStream(ChildStream(collector_argv(sampling_argv(args)))), duration_s=seconds, drain_s=0.0) as loop:
         for _ in following.through(loop.items()):
             verdict = following.engine.verdict
             if (verdict.symptom, verdict.cause) != told:
                 told = (verdict.symptom, verdict.cause)
                 text = "; ".join(part for part in (verdict.headline, verdict.detail) if part)
                 show([f"{time.monotonic() - began_s:5.1f} s  {verdict.symptom} · {verdict.cause}  {text}  [SIMULATED GPU]"])
+    watched = Followed()
+    watched.following = following
+    say_goodbye(args, watched, began_s, AT_HOME)
     return 0

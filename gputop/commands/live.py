@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
+import time
 from collections import deque
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from gputop.commands.goodbye import AT_HOME, PROVES, RECORDS, add_goodbye, say_goodbye
 from gputop.commands.options import (
     LINE_FORMS,
     SCREEN,
@@ -31,15 +34,13 @@ from gputop.system.program import calm_garbage_collection, return_freed_memory
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gputop.commands.goodbye import Steps
     from gputop.commands.screen import Guide
     from gputop.stream.session import Session
     from gputop.system.screenstate import Saved
     from gputop.tui.draw.view import View
 
-EXAMPLES = """examples:
-  gputop --host 'node[01-16]'  other machines, over ssh, and their jobs
-  gputop --once --json         one object for a script
-"""
+EXAMPLES = """examples: gputop --host 'node[01-16]', gputop --once --json"""
 MOST_NOTES = 4  # lines about alerts that wait to be shown
 
 
@@ -62,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-auto-stacks", action="store_true", help="do not take stacks when an incident begins")
     add_alerts(parser)
     add_looks(parser)
+    add_goodbye(parser)
 
 
 def way(args: argparse.Namespace) -> str:
@@ -87,6 +89,7 @@ def way(args: argparse.Namespace) -> str:
 def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[[Session], str] | None = None) -> int:
     """Watch until the user leaves. ``guide`` drives the screen (`gputop demo tour`), ``caption`` is the text on it (`gputop demo`)."""
     check_chosen(args)
+    began_s = time.monotonic()
     use_terminal("gputop --once, gputop --once --json, or gputop record")
     ask_sudo(args)
     notes: deque[str] = deque(maxlen=MOST_NOTES)
@@ -133,11 +136,24 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     for line in (*notes, look.note):  # the note on the screen ends with the first key
         if line:
             notify(line)
+    if code == 0:
+        with session.lock:
+            say_goodbye(args, session, began_s, _onward(args, session))
     window_s = None if view.grows else view.window_s
     screenstate.save(
         screenstate.Saved(window_s, view.sort, view.reverse, view.tree, app.theme, view.columns, view.quiet_lanes)
     )
     return code
+
+
+def _onward(args: argparse.Namespace, session: Session) -> Steps:
+    """What to do after the screen."""
+    if session.header is not None and session.header.simulated:
+        return AT_HOME
+    if args.host is not None:
+        return ((f"gputop record --host {shlex.quote(args.host)} -o run.gputop", RECORDS[1]),)
+    lasts = any(one.end_ns is None and one.culprits for one in session.engine.incidents)
+    return (*((PROVES,) if lasts else ()), RECORDS)
 
 
 def _begin_as_left(view: View, left: Saved) -> None:

@@ -13,6 +13,7 @@ from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
     from gputop.alerts.sender import Alerts
+    from gputop.findings.money import GpuHourPrice
     from gputop.sources import Settings
 
 STANDARD = ("ctypes", "glob", "heapq", "json", "queue", "shutil", "socket", "subprocess", "tempfile", "threading", "traceback")
@@ -28,6 +29,7 @@ _PART = rf"({_NUMBER}) ?(ms|[smhd]) ?"
 _SECONDS_OF = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 LEAST_BYTES = 1 << 20  # of a size
+_PRICE = re.compile(r"([A-Za-z€£¥$]{0,3})\s?(\d{1,7}(?:\.\d{1,6})?)\s?([A-Za-z€£¥$]{0,3})(?:/h)?", re.ASCII)
 MOST_GPUS = 4096
 LEAST_INTERVAL_S, MOST_INTERVAL_S = 0.02, 60.0
 PORT = 9838  # of metrics: of no other exporter in Prometheus' list of default ports
@@ -87,6 +89,19 @@ def size(text: str) -> int:
     if value < LEAST_BYTES:
         raise argparse.ArgumentTypeError(f"{text!r} is no size of at least 1M: write 100M or 2G")
     return value
+
+
+def price(text: str) -> GpuHourPrice:
+    """The price of a GPU hour from ``3.5``, ``3.5/h``, ``$3.5/h`` or ``3.5EUR/h``."""
+    from fractions import Fraction
+
+    from gputop.findings.money import GpuHourPrice
+    from gputop.system.text import clean
+
+    found = _PRICE.fullmatch(text.strip())
+    if not found or (found[1] and found[3]):
+        raise argparse.ArgumentTypeError(f"{clean(text, 40)!r} is no price of a GPU hour: write 3.5/h or 3.5EUR/h")
+    return GpuHourPrice(Fraction(found[2]), clean(found[1] or found[3]))
 
 
 def address(text: str) -> tuple[str, int]:

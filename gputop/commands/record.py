@@ -5,7 +5,10 @@ file and command are the user's.
 from __future__ import annotations
 
 import argparse
+import shlex
+import time
 
+from gputop.commands.goodbye import add_goodbye, say_goodbye
 from gputop.commands.options import RECORDER, add_alerts, add_sampling, alerts_of, duration, leave_root, number, refuse_alerts, size
 from gputop.commands.unattended import EXPORTER, add_metrics, alerting, check_metrics, command_of, exporting, lasting_stream, refuse_metrics
 from gputop.system.console import notify
@@ -13,9 +16,7 @@ from gputop.system.errors import UserError
 from gputop.system.program import return_freed_memory
 
 EXAMPLES = """examples:
-  gputop record                                  until Ctrl-C, to gputop-HOST-DATE-TIME.gputop
   gputop record -o run.gputop -- python train.py
-  gputop record --max-size 100M --max-files 3    the last 200 MB or more, in files of 100 MB
   gputop record --host 'node[01-16]' -o run      a file a host; gputop replay run shows them together
   gputop record --keep 30d --max-size 1G         a month: ticks around incidents and markers, seconds of days, minutes of all
 with --keep and -o node.gputop each start makes a file (node.gputop, node.2.gputop …); older ones are thinned with it, and go when too old
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_alerts(parser)
     add_metrics(parser)
     add_sampling(parser)
+    add_goodbye(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="record while this runs")
 
 
@@ -60,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     alerts = alerts_of(args, notify)
     check_metrics(args)
     return_freed_memory()
+    began_s = time.monotonic()
     stream = lasting_stream(args)
     from gputop.stream.command import Command
     from gputop.stream.reader import Loop
@@ -84,4 +87,6 @@ def run(args: argparse.Namespace) -> int:
             recorder.discard()
             raise
         command.attend()
+    if recorder.path and not judging.problem:
+        say_goodbye(args, judging, began_s, ((f"gputop replay {shlex.quote(recorder.path)}", "shows it again, on the same screen"),))
     return command.code() if argv else int(bool(recorder.problem))

@@ -8,14 +8,10 @@ import re
 import time
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta
-from fractions import Fraction
-from typing import TYPE_CHECKING
 
+from gputop.commands.options import price
 from gputop.system.errors import UserError
 from gputop.system.text import clean, from_shell
-
-if TYPE_CHECKING:
-    from gputop.tables.usage import GpuHourPrice
 
 EXAMPLES = """examples:
   gputop report run.gputop                            all that it holds
@@ -27,7 +23,6 @@ FOLDER = "/var/lib/gputop"  # where gputop-record.service (gputop files) records
 WAYS = "yesterday, today, now, 7d, 24h, 2026-11-20 or 2026-11-20 14:03"
 _AGO = re.compile(r"(\d{1,5})([mhdw])", re.ASCII)
 _AGO_S = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_PRICE = re.compile(r"([A-Za-z€£¥$]{0,3})\s?(\d{1,7}(?:\.\d{1,6})?)\s?([A-Za-z€£¥$]{0,3})(?:/h)?", re.ASCII)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,13 +106,3 @@ def instant(text: str, now_s: float) -> float:
 
 def _midnight(day: date) -> float:
     return datetime(day.year, day.month, day.day).timestamp()
-
-
-def price(text: str) -> GpuHourPrice:
-    """The price of a GPU hour from ``3.5``, ``3.5/h``, ``$3.5/h`` or ``3.5EUR/h``."""
-    from gputop.tables.usage import GpuHourPrice
-
-    found = _PRICE.fullmatch(text.strip())
-    if not found or (found[1] and found[3]):
-        raise argparse.ArgumentTypeError(f"{clean(text, 40)!r} is no price of a GPU hour: write 3.5/h or 3.5EUR/h")
-    return GpuHourPrice(Fraction(found[2]), clean(found[1] or found[3]))

@@ -33,7 +33,7 @@ def add_looks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ascii", action="store_const", const=True, help="no character beyond ASCII (as in a C locale)")
     parser.add_argument("--no-ascii", dest="ascii", action="store_const", const=False, help="every character, whatever the locale is")
     parser.add_argument("--light", action="store_true", help="colours for a light terminal")
-    parser.add_argument("--theme", default="", metavar="NAME", help="colours: gputop-night, dracula, nord … (ctrl+p lists all)")
+    parser.add_argument("--theme", default="", metavar="NAME", help="colours: gputop-night, nord … (ctrl+p lists all)")
 
 
 def use_terminal(instead: str) -> None:

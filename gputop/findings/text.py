@@ -1,4 +1,4 @@
-"""Explanations as text: `gputop explain` and `gputop diff`, and the plot."""
+"""Explanations as text: `gputop explain` and `gputop diff`, the goodbye of a watch, and the plot."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from typing import Any, NamedTuple
 from msgspec.structs import astuple
 
 from gputop.findings.explanation import Booked, Dated, Episode, Explanation, Said, StepMs, Trained
+from gputop.findings.money import GpuHourPrice, money
 from gputop.findings.outlook import sentence as what_if_sentence
 from gputop.findings.path import amount, factor, sentence, tree, who, without
-from gputop.findings.trouble import heading
-from gputop.findings.verdict import LOOKING, Culprit, Step
+from gputop.findings.trouble import heading, is_fault, span_words
+from gputop.findings.verdict import LOOKING, Culprit, Step, best_fix
+from gputop.model.frame import Header
 from gputop.model.identity import FIELDS, Identity
 from gputop.system.text import clean, figure
 
 WIDTH = 100
 LEAST_SHARE = 0.005  # least share of the workers' time that is printed
 _NAMED = 8  # culprits of an incident that are named; on a large host dozens share the blame
+LEAST_PARTING = 0.05  # least share of the loss of a cause in a goodbye; a choice
+MOST_PARTING = 3  # causes of a goodbye, and culprits of each; a choice
 NAMED = 8  # trainers with a printed container, pod or job; a choice
 LEAST_BOOKED_S = 0.05  # least GPU seconds of a cause that are printed: less is 0.0 s
 LEAST_LOST = 0.0005  # least share of the GPUs' time that is printed: less is 0.0 %
@@ -83,11 +87,10 @@ def _workers(states: dict[str, float]) -> Iterator[str]:
 
 def ledger_lines(ledger: Booked) -> Iterator[str]:
     """Lines of lost GPU seconds by cause, largest first, with the upper bound of the speed-up without each cause."""
-    total, lost = ledger.gpu_total_s, ledger.gpu_lost_s
-    if lost is None or not total:
-        yield "GPU time lost: none counted (no GPU is measured, or no job trained on one)"
+    yield _lost(ledger)
+    lost = ledger.gpu_lost_s
+    if lost is None or not ledger.gpu_total_s:
         return
-    yield f"GPU time lost: {lost:.1f} of {total:.1f} GPU seconds ({100 * lost / total:.0f} %)"
     bounds = {one.cause: one.speedup_max for one in ledger.regain if one.regain_gpu_s >= LEAST_BOOKED_S}
     for cause, seconds in sorted(ledger.by_cause.items(), key=lambda item: -item[1]):
         if seconds >= LEAST_BOOKED_S:
@@ -95,6 +98,58 @@ def ledger_lines(ledger: Booked) -> Iterator[str]:
             yield f"  {clean(cause):<28}{seconds:>10.1f} s {100 * seconds / lost if lost else 0:>5.0f} %{bound}"
     if len(bounds) > 1 and (told := factor(ledger.speedup_max)):
         yield f"  without any of these {told} (bounds on the speed; their seconds add up, the factors do not)"
+
+
+def _lost(ledger: Booked, cost: str = "") -> str:
+    """How much GPU time was lost, of how much. ``cost``: in money."""
+    total, lost = ledger.gpu_total_s, ledger.gpu_lost_s
+    if lost is None or not total:
+        return "GPU time lost: none counted (no GPU is measured, or no job trained on one)"
+    return f"GPU time lost: {lost:.1f} of {total:.1f} GPU seconds ({100 * lost / total:.0f} %{cost})"
+
+
+def goodbye_lines(
+    found: Explanation, header: Header, watched_s: float, price: GpuHourPrice | None, onward: Sequence[tuple[str, str]]
+) -> Iterator[str]:
+    """Lines for whoever leaves a watch of ``watched_s``: what was lost, the worst causes with culprits and fix, and what to do next
+    (command, what it does)."""
+    ledger = found.ledger
+    parts = {cause: seconds for cause, seconds in ledger.by_cause.items() if seconds > 0.0}
+    cents = price.cents(parts) if price else {}
+    cost = f", {_cost(sum(cents.values()), price)}" if price and parts else ""
+    yield clean(f"{header.host} was watched for {span_words(watched_s)}{' [SIMULATED GPU]' if header.simulated else ''}")
+    yield _lost(ledger, cost)
+    by_loss = sorted(parts, key=lambda cause: -parts[cause])
+    least_s = max(LEAST_BOOKED_S, LEAST_PARTING * sum(parts.values()))
+    named = [cause for cause in by_loss if parts[cause] >= least_s][:MOST_PARTING]
+    worst = sorted(filter(is_fault, found.incidents), key=lambda one: -one.gpu_lost_s)
+    for cause in named:
+        whole = f"{parts[cause]:.1f} GPU s{f', {_cost(cents[cause], price)}' if price else ''}"
+        yield from _parting(cause, whole, next((one for one in worst if one.cause == cause), None))
+    for one in [one for one in worst if one.cause not in parts and one.end_unix_s is None][:MOST_PARTING]:
+        yield from _parting(one.cause, "still there", one)
+    room = max((len(command) for command, _ in onward), default=0)
+    yield from (f"{'next:' if not i else '':<5} {clean(command):<{room}}  {what}" for i, (command, what) in enumerate(onward))
+
+
+def _parting(cause: str, cost: str, worst: Episode | None) -> Iterator[str]:
+    """Lines of one cause: its cost, and the culprits and the fix of its worst incident."""
+    culprits = [] if worst is None else [who(one.pid, one.name) for one in worst.culprits]
+    more = f" and {len(culprits) - MOST_PARTING} more" if len(culprits) > MOST_PARTING else ""
+    by = f", by {', '.join(culprits[:MOST_PARTING])}{more}" if culprits else ""
+    yield from _wrapped(f"{cause}: {cost}{by}", "  ")
+    if worst is None:
+        return
+    if not culprits:
+        yield from _wrapped(worst.headline, "   ")
+    if (fix := best_fix(worst.fixes)) is not None:
+        yield from _wrapped(fix.text, "   ? " if fix.look else "   > ")
+        if fix.command:
+            yield f"       {clean(fix.command)}"
+
+
+def _cost(cents: int, price: GpuHourPrice) -> str:
+    return f"{'' if cents else 'less than '}{money(max(1, cents) / 100, price.currency)}"
 
 
 def _incident(incident: Episode, unended: str) -> Iterator[str]:

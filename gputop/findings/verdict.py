@@ -96,6 +96,11 @@ class Fix(Struct, frozen=True):
     look: bool = False  # it changes nothing, but shows more of the cause
 
 
+def best_fix(fixes: Sequence[Fix]) -> Fix | None:
+    """The fix to offer first: one that changes something before one that only looks, with a command before one without."""
+    return min(fixes, key=lambda one: (one.look, not one.command), default=None)
+
+
 class Culprit(Struct, frozen=True):
     """A process that took what the victims lacked."""
 

@@ -6,7 +6,7 @@ import re
 
 from msgspec import Struct
 
-from gputop.findings.verdict import LOOKING, SEVERITIES, Fix, Incident, Verdict
+from gputop.findings.verdict import LOOKING, SEVERITIES, Fix, Incident, Verdict, best_fix
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS
 from gputop.system.text import clean
@@ -29,11 +29,6 @@ class Offer(Struct, frozen=True):
         return clean(self.fix.command)
 
 
-def best(verdict: Verdict) -> Fix | None:
-    """The fix to offer first: one that changes something before one that only looks, with a command before one without."""
-    return min(verdict.fixes, key=lambda one: (one.look, not one.command), default=None)
-
-
 class Offering:
     """Chooses the fix that is offered, verdict by verdict."""
 
@@ -42,7 +37,7 @@ class Offering:
 
     def take(self, t_ns: int, verdict: Verdict, board: Board, incidents: list[Incident]) -> Offer | None:
         """The offer after a new verdict: the one before it while it holds, else the best of the verdict."""
-        held, found = self.now, best(verdict)
+        held, found = self.now, best_fix(verdict.fixes)
         if held is not None and not _is_wrong(held, verdict, board, incidents):
             is_listed = _names_the_same(held.verdict, verdict) and any(one.command == held.fix.command for one in verdict.fixes)
             is_better = found is not None and (found.look, not found.command) < (held.fix.look, not held.fix.command)

@@ -32,6 +32,7 @@ class Recorder(Reader):
         """``path`` None: a name of the host and the time. ``max_bytes`` of a file, ``max_files`` that are kept (0: all), or ``keep_s``:
         time that the whole recording covers, in ``max_bytes``."""
         self.problem = ""  # why the recording is incomplete
+        self.path = ""  # of the last file with frames, once it is complete
         self._judging, self._command = judging, command
         self._path, self._max_bytes, self._max_files, self._keep_s = path, max_bytes, max_files, keep_s
         self._file: Lasting | None = None
@@ -73,6 +74,7 @@ class Recorder(Reader):
         runs_on = "; the command runs on" if self._command.runs else ""
         if rotation.frames or not self.problem:
             told = f"{counted(rotation.frames, 'frame')} in {rotation.summary()}{f'; {missing}' if missing else ''}"
+            self.path = rotation.writer.path if rotation.frames else ""
             shown = f": gputop explain {shlex.quote(rotation.writer.path)}" if rotation.frames else ""
             notify(f"{told}{shown}{runs_on}")
         if rotation.problem and not missing and not self.problem:

@@ -139,7 +139,13 @@ def as_it_is() -> Iterator[None]:
 
 def notify(text: str) -> None:
     """Print one line on standard error: an error with its remedy, or what was done. A closed stream is ignored."""
+    show_aside([f"gputop: {one_line(text)}"])
+
+
+def show_aside(lines: Iterable[str]) -> None:
+    """Print lines on standard error, beside what a command prints. A closed stream is ignored."""
+    text = "\n".join(clean(line, _MOST_CHARACTERS) for line in lines)
     try:
-        print(_shown(f"gputop: {one_line(text)}", sys.stderr), file=sys.stderr, flush=True)
+        print(_shown(text, sys.stderr), file=sys.stderr, flush=True)
     except OSError:
         discard_output(2)

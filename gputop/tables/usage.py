@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from math import floor
 from typing import Any, TypeVar
 
 from msgspec import Struct, field, to_builtins
 
 from gputop.diagnosis import Engine
 from gputop.findings.explanation import Episode
+from gputop.findings.money import GpuHourPrice, apportion
 from gputop.findings.policy import EARLIER, NOBODY
 from gputop.findings.verdict import DROPPED, Ledger
 from gputop.model.board import Board
@@ -171,26 +170,6 @@ def owner(info: ProcInfo, host: str) -> Owner:
 
 
 # adding up
-
-
-def apportion(parts: Mapping[K, float | Fraction]) -> dict[K, int]:
-    """Whole numbers for the parts, which sum to the rounded sum of all: those with the largest remainders are rounded up."""
-    whole = {key: floor(value) for key, value in parts.items()}
-    left = floor(sum(Fraction(value) for value in parts.values()) + Fraction(1, 2)) - sum(whole.values())
-    for key in sorted(parts, key=lambda key: whole[key] - parts[key])[: max(0, left)]:
-        whole[key] += 1
-    return whole
-
-
-class GpuHourPrice(Struct, frozen=True):
-    """Price of a GPU hour."""
-
-    per_hour: Fraction
-    currency: str = ""
-
-    def cents(self, seconds: Mapping[K, int]) -> dict[K, int]:
-        """Costs of the parts in hundredths; their sum is the cost of the whole."""
-        return apportion({key: s * self.per_hour / 36 for key, s in seconds.items()})
 
 
 def bill(told: Sequence[StretchUsage], since_s: float | None, until_s: float | None, price: GpuHourPrice | None) -> dict[str, Any]:

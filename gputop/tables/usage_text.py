@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from time import localtime, strftime
 from typing import Any, NamedTuple
 
+from gputop.findings.money import money
 from gputop.findings.path import amount
 from gputop.system.text import clean, counted
 
@@ -47,10 +48,6 @@ def hours(seconds: int) -> str:
 def when(unix_s: float | None) -> str:
     """``Sun 2026-10-25 00:00:00 CEST``."""
     return "?" if unix_s is None else strftime("%a %Y-%m-%d %H:%M:%S %Z", localtime(unix_s))
-
-
-def money(amount: float | None, currency: str | None) -> str:
-    return "" if amount is None else f"{amount:.2f}{f' {currency}' if currency else ''}"
 
 
 def summary(told: dict[str, Any]) -> list[str]:

@@ -25,12 +25,13 @@ from gputop.cli import make_parser
 from gputop.commands import report
 from gputop.commands.replay import sample
 from gputop.commands.report import instant, price, recordings
+from gputop.findings.money import GpuHourPrice, apportion
 from gputop.findings.verdict import CAUSES, Ledger
 from gputop.model.frame import Frame, Gpu, GpuProc, ProcInfo, ProcSample
 from gputop.recording.reader import Recording
 from gputop.system.errors import UserError
 from gputop.tables import usage, usage_text
-from gputop.tables.usage import GpuHourPrice, Owner, StretchUsage
+from gputop.tables.usage import Owner, StretchUsage
 from tests.recording.made import HEADER, SECOND, START_NS, Session, record
 from tests.wait import PATIENCE_S
 
@@ -120,9 +121,9 @@ def test_a_week_adds_up_to_the_second_and_the_cent(per_hour: str) -> None:
 
 
 def test_parts_that_do_not_divide_are_rounded_so_that_they_sum() -> None:
-    assert usage.apportion({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}) == {"a": 1, "b": 0, "c": 0}
-    assert usage.apportion({"a": 0.5}) == {"a": 1}
-    assert usage.apportion({}) == {}
+    assert apportion({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}) == {"a": 1, "b": 0, "c": 0}
+    assert apportion({"a": 0.5}) == {"a": 1}
+    assert apportion({}) == {}
     assert GpuHourPrice(Fraction(1)).cents({"a": 12, "b": 12, "c": 12}) == {"a": 1, "b": 0, "c": 0}
 
 

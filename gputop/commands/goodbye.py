@@ -1,0 +1,36 @@
+"""The goodbye of live, record and demo on a terminal: what was lost, by what and whom, its cost, what to do. Nothing goes into a pipe."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gputop.commands.options import price
+from gputop.system.console import show_aside
+
+if TYPE_CHECKING:
+    from gputop.stream.following import Followed
+
+Steps = Sequence[tuple[str, str]]  # (command, what it does)
+RECORDS = ("gputop record -o run.gputop -- python train.py", "keeps a run with its evidence")
+AT_HOME: Steps = (("gputop", "the same on your own GPU server"), RECORDS)
+PROVES = ("gputop prove", "tries the worst cause: off and on in turn, all is put back")
+
+
+def add_goodbye(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the goodbye."""
+    parser.add_argument("--quiet", action="store_true", help="no goodbye: what was lost, its causes, what next")
+    parser.add_argument("--price", type=price, metavar="P", help="of a GPU hour, for the goodbye: 3.5/h or 3.5EUR/h")
+
+
+def say_goodbye(args: argparse.Namespace, reader: Followed, began_s: float, onward: Steps) -> None:
+    """Print the goodbye of a ``reader`` that has read since ``began_s`` (monotonic), if anything was judged; ``onward``: what is next."""
+    following = reader.following
+    if args.quiet or not sys.stderr.isatty() or following.header is None or not following.engine.fed_ns:
+        return
+    from gputop.findings.text import goodbye_lines
+
+    show_aside(goodbye_lines(following.engine.explain(), following.header, time.monotonic() - began_s, args.price, onward))
