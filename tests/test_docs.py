@@ -36,7 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ROOT_PAGES = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md")
 FOREIGN = {
-    "apt", "claude", "conda", "docker", "eval",
+    "apt", "claude", "conda", "docker", "eval", "export",
     "kubectl", "make", "pip", "pipx", "sbatch", "sudo", "uv", "uvx",  # they install, or need a cluster
     "jq", "ssh",  # beside gputop in a pipe
 }  # fmt: skip
