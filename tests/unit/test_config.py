@@ -38,9 +38,9 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_file_of_an_editor_of_windows_is_read(encoding: str) -> None:
     path = Path(config.config_path())
     path.parent.mkdir(parents=True)
-    path.write_bytes('interval = 0.3\r\n[keys]\r\nquit = "x"\r\n'.encode(encoding))
+    path.write_bytes('interval = 0.3\r\n[keys]\r\nquit = "X"\r\n'.encode(encoding))
     assert _parsed().interval == 0.3
-    assert config.key_map() == {"quit": "x"}
+    assert config.key_map() == {"quit": "X"}
 
 
 def _parsed(*arguments: str, strict: bool = True) -> argparse.Namespace:
@@ -56,10 +56,10 @@ def test_without_a_file_everything_is_as_always() -> None:
 
 
 def test_the_file_sets_defaults_and_flags_come_before_it() -> None:
-    _write('interval = 0.5\nno-ebpf = true\ngpu = "0-1"\nlight = true\n[keys]\nquit = "x"\n')
+    _write('interval = 0.5\nno-ebpf = true\ngpu = "0-1"\nlight = true\n[keys]\nquit = "X"\n')
     assert vars(_parsed()) | {"interval": 0.5, "no_ebpf": True, "gpu": frozenset({0, 1}), "light": True} == vars(_parsed())
     assert _parsed("--interval", "1").interval == 1.0
-    assert config.key_map() == {"quit": "x"}
+    assert config.key_map() == {"quit": "X"}
 
 
 @pytest.mark.parametrize(("text", "is_ascii"), [("", None), ("ascii = true", True), ("ascii = false", False), ("no-ascii = true", False)])
@@ -123,12 +123,12 @@ def test_values_are_checked_as_on_the_command_line(text: str, part: str) -> None
 
 def test_flag_before_variable_before_the_users_file_before_the_systems(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = 'interval = 0.3\nuser = "root"\nlight = true\nascii = true\n'
-    tables = '[keys]\nquit = "x"\npause = "p"\n[alerts]\nsinks = ["bell"]\n'
+    tables = '[keys]\nquit = "X"\npause = "d"\n[alerts]\nsinks = ["bell"]\n'
     system.write_text(flags + tables)
     assert (_parsed().interval, _parsed().user, _parsed().light) == (0.3, "root", True)
     _write('interval = 0.5\nlight = false\nno-ascii = true\n[keys]\nquit = "y"\n[alerts]\nseverity = "high"\n')
     assert (_parsed().interval, _parsed().user, _parsed().light, _parsed().ascii) == (0.5, "root", False, False)
-    assert config.key_map() == {"pause": "p", "quit": "y"}
+    assert config.key_map() == {"pause": "d", "quit": "y"}
     assert config.alerts() == config.Alerting(["bell"], "high")
     for name, text in {"INTERVAL": "1", "NO_EBPF": "on", "ASCII": "1", "USER": "", "ALERT": "exec:logger", "PORT": "tcp://10.0.0.1:80"}.items():
         monkeypatch.setenv(f"GPUTOP_{name}", text)
@@ -166,7 +166,7 @@ def test_another_file_in_place_of_both(system: Path, tmp_path: Path, monkeypatch
 def test_the_command_prints_what_holds_and_where_it_comes_from(
     system: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    system.write_text('user = "root"\n[keys]\nquit = "x"\n')
+    system.write_text('user = "root"\n[keys]\nquit = "X"\n')
     _write('interval = 0.5\n[alerts]\nsinks = ["bell"]\n')
     monkeypatch.setenv("GPUTOP_LIGHT", "1")
     assert cli.main(["config", "path"]) == cli.main(["config", "validate"]) == cli.main(["config", "print"]) == 0
@@ -176,7 +176,7 @@ def test_the_command_prints_what_holds_and_where_it_comes_from(
     assert "required: path|print|validate" in capsys.readouterr().err
     text = "\n".join(printed)
     assert tomllib.loads(text) == {
-        "interval": 0.5, "user": "root", "light": True, "keys": {"quit": "x"}, "alerts": {"sinks": ["bell"]},
+        "interval": 0.5, "user": "root", "light": True, "keys": {"quit": "X"}, "alerts": {"sinks": ["bell"]},
     }  # fmt: skip
     assert f"interval = 0.5 # {path}" in " ".join(text.split())
     assert "light = true # GPUTOP_LIGHT" in " ".join(text.split())
@@ -185,7 +185,7 @@ def test_the_command_prints_what_holds_and_where_it_comes_from(
 
 @pytest.mark.parametrize("what", ["print", "validate"])
 def test_the_command_reads_each_file_once(what: str, system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    system.write_text('interval = 0.5\n[keys]\nquit = "x"\n')
+    system.write_text('interval = 0.5\n[keys]\nquit = "X"\n')
     _write('[alerts]\nsinks = ["bell"]\n')
     read: list[str] = []
     content = config.content

@@ -26,7 +26,7 @@ def _tell(job: WalkedJob, _facts: WalkedFacts) -> Finding:
         Evidence("temp_c", gpu.temp_c, "°C", "GPU temperature"),
         Evidence("power_limit_w", limit, "W", filled("its default is {:.0f} W", gpu.power_limit_default_w or 0)),
     )
-    return Finding(held(gpu), evidence, (fix(gpu),), (), (job.trainer.pid,))
+    return Finding(held(gpu), evidence, fixes(gpu), (), (job.trainer.pid,))
 
 
 def held(gpu: GpuFacts) -> str:
@@ -41,20 +41,16 @@ def _words(gpu: GpuFacts) -> str:
     return joined(", ", throttle_words(slowed_by(gpu)))
 
 
-def fix(gpu: GpuFacts) -> Fix:
-    """Fix that lets the GPU run at full speed."""
+def fixes(gpu: GpuFacts) -> tuple[Fix, ...]:
+    """Fixes that let the GPU run at full speed."""
     if slowed_by(gpu) & POWER_CAP:
-        return Fix(
-            "Someone lowered the power limit: restore it",
-            filled("sudo nvidia-smi -i {:d} -pl {:.0f}", gpu.index, gpu.power_limit_default_w),
-        )
+        restore = filled("sudo nvidia-smi -i {:d} -pl {:.0f}", gpu.index, gpu.power_limit_default_w)
+        return (Fix("Someone lowered the power limit: restore it", restore),)
     if slowed_by(gpu) == SET_CLOCKS:
         ask = filled("sudo nvidia-smi -i {:d} -rgc; sudo nvidia-smi -i {:d} -rac", gpu.index, gpu.index)
-        return Fix("Someone set its clocks (nvidia-smi -lgc or -ac): let it choose them itself", ask)
-    return Fix(
-        "Check fans, airflow and the room; see when it began", filled("nvidia-smi -i {:d} -q -d PERFORMANCE,TEMPERATURE,POWER", gpu.index),
-        look=True,
-    )
+        return (Fix("Someone set its clocks (nvidia-smi -lgc or -ac): let it choose them itself", ask),)
+    look = filled("nvidia-smi -i {:d} -q -d PERFORMANCE,TEMPERATURE,POWER", gpu.index)
+    return Fix("Check fans, airflow and the room"), Fix("See what holds its clocks, and when it began", look, look=True)
 
 
 JUDGE = Judge("gpu-throttle", "compute-bound", _tell, rows=(("gpu", "slowed"),))

@@ -54,7 +54,8 @@ def _fixes(job: WalkedJob, facts: WalkedFacts) -> Iterator[Fix]:
         has, most = int(gpu.pcie_width or 0), int(gpu.pcie_width_max or 0)
         if 0 < has < most:
             lanes = filled("GPU {} has {} of its {} PCIe lanes: another slot, or no riser", gpu.index, has, most)
-            yield Fix(lanes, filled(_ASK, gpu.index), look=True)
+            yield Fix(lanes)
+            yield Fix("See its link", filled(_ASK, gpu.index), look=True)
     if calls is not None and moves_weights(calls):
         yield from advice.fixes(ways.offloaded)
     elif copies_back(job):

@@ -138,7 +138,8 @@ def _fixes(hung: list[ProcFacts], job: WalkedJob, facts: WalkedFacts) -> Iterato
         elif how == "held by a debugger":
             yield Fix("Find the debugger, and have it go on or detach", filled("grep TracerPid /proc/{:pid}/status", worker.pid), look=True)
         elif how == "dead":
-            yield Fix(filled("{} has died (killed, or out of memory?): the training must be restarted", label), _WAS_KILLED, look=True)
+            yield Fix(filled("{} has died (killed, or out of memory?): the training must be restarted", label))
+            yield Fix("See whether the kernel killed it", _WAS_KILLED, look=True)
         else:
             waiting.append(worker)
     if waiting:

@@ -116,7 +116,7 @@ def _late_gpu(own: WalkedJob, waiting: list[WalkedJob], facts: WalkedFacts) -> _
     )
     slowed = [gpu for gpu in own.gpus if slowed_by(gpu)]
     if slowed:
-        return filled("{}; {}", detail, joined(", ", map(gpu_throttle.held, slowed))), evidence, (gpu_throttle.fix(slowed[0]),)
+        return filled("{}; {}", detail, joined(", ", map(gpu_throttle.held, slowed))), evidence, gpu_throttle.fixes(slowed[0])
     fixes = (
         Fix(
             "See whether that GPU is slower than the others",
