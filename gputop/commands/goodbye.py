@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import price
+from gputop.system import crash
 from gputop.system.console import show_aside
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def add_goodbye(parser: argparse.ArgumentParser) -> None:
 def say_goodbye(args: argparse.Namespace, reader: Followed, began_s: float, onward: Steps) -> None:
     """Print the goodbye of a ``reader`` that has read since ``began_s`` (monotonic), if anything was judged; ``onward``: what is next."""
     following = reader.following
-    if args.quiet or not sys.stderr.isatty() or following.header is None or not following.engine.fed_ns:
+    if args.quiet or crash.is_ending() or not sys.stderr.isatty() or following.header is None or not following.engine.fed_ns:
         return
     from gputop.findings.text import goodbye_lines
 

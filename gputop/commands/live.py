@@ -136,7 +136,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
     for line in (*notes, look.note):  # the note on the screen ends with the first key
         if line:
             notify(line)
-    if code == 0:
+    if code == 0 and not app.context.feed.trouble:
         with session.lock:
             say_goodbye(args, session, began_s, _onward(args, session))
     window_s = None if view.grows else view.window_s

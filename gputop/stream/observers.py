@@ -38,6 +38,8 @@ _RATES = tuple(
 """(field id, ((counter of bytes, rate that the driver gives instead), …)): the parts are summed."""
 _PSI = (("psi.cpu_pct", "cpu_some_ns"), ("psi.io_pct", "io_some_ns"), ("psi.memory_pct", "memory_some_ns"))
 _SYNCHRONIZE = "Synchronize"  # part of the name of each CUDA call that waits for the GPU
+SHARE_NS = 1_100_000_000  # ns before a reading that it may tell of: most processes are read once a second, a little late
+ROUNDED_NS = 20_000_000  # ns; a process is read some ms before or after the time of its tick, and recordings round times
 NO_SHARE = 0.08  # eighths of a CPU (1 %) up to which a process counts as at rest
 T = TypeVar("T", DiskSample, NetSample)
 
@@ -158,7 +160,8 @@ def observe_shares(board: Board, frame: Frame, history: History) -> None:
         if old is None or old.start_ticks != new.start_ticks or new.t_ns <= old.t_ns or new.pid in history.states:
             continue
         took_ns = new.utime_ns + new.stime_ns - old.utime_ns - old.stime_ns
-        history.put_share(new.pid, min(8, ceil(8 * took_ns / (new.t_ns - old.t_ns) - NO_SHARE)), old.t_ns)
+        since_ns = max(old.t_ns, new.t_ns - SHARE_NS) + ROUNDED_NS
+        history.put_share(new.pid, min(8, ceil(8 * took_ns / (new.t_ns - old.t_ns) - NO_SHARE)), since_ns)
 
 
 def observe_probes(board: Board, frame: Frame, history: History) -> None:

@@ -31,6 +31,11 @@ def last_words() -> str:
     return line
 
 
+def is_ending() -> bool:
+    """True if an error ends the program: its line is all that is printed."""
+    return bool(_fatal)
+
+
 def end_with(error: BaseException) -> None:
     """Log an error that ends the program; `last_words` returns its line."""
     _fatal.append(log(error))

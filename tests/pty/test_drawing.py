@@ -85,7 +85,7 @@ def test_a_box_is_all_that_is_painted_when_it_opens(launch: Launch) -> None:
     assert opened[1:top] == before[1:top]
     left = opened[top].index("╭")
     assert [text[:left] for text in opened[1:]] == [text[:left] for text in before[1:]]
-    assert terminal.bytes_out - written < 16_000
+    assert terminal.bytes_out - written < 40_000  # the box is 17,000, painted twice at most; the screen around it would be 33,000 more
     terminal.resize(161, 48)
     terminal.wait_still()
     terminal.resize(160, 48)

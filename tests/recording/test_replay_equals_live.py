@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gputop.model.fields import STEPS
 from gputop.model.frame import Frame
 from gputop.recording.parts import open_recording
 from gputop.recording.reader import Recording
@@ -41,17 +42,18 @@ STEP_NS = 10_000
 class Eyes:
     """Draws everything that the screen draws, and remembers between drawings what the screen remembers."""
 
-    def __init__(self, view: View) -> None:
-        self.view = view
+    def __init__(self, view: View, *, steps: bool = True) -> None:
+        """Without ``steps`` the lanes of step rates are left out: what a step is may be found from more than the window."""
+        self.view, self.steps = view, steps
         self._drawer, self._table = LaneDrawer(), table.TableDrawer()
 
     def see(self, session: Session) -> list[str]:
         """All parts as text."""
         view, at_ns = self.view, self.view.at_ns or session.now_ns
         older, newer = session.boards_around(view.at_ns, SECOND)
-        axis = view.axis(session)
+        axis, shown = view.axis(session), rows(session, view)  # the rows first: columns follow from them
         width = table.lane_columns(view)
-        found = all_lanes(session, view)
+        found = [lane for lane in all_lanes(session, view) if self.steps or lane.key[0] != STEPS]
         lines = [
             *header_lines(session, view, ("", ""), ""),
             *verdict_lines(session.verdict_at(view.at_ns), view),
@@ -62,7 +64,7 @@ class Eyes:
                 for line in self._drawer.lines(lane, 2, session.history, axis, label_width=view.label_width, at_ns=at_ns, cursor=None)
             ),
             table.heading(view, width),
-            *(self._table.line(row, view, session.history, axis.narrowed(width), None) for row in rows(session, view)),
+            *(self._table.line(row, view, session.history, axis.narrowed(width), None) for row in shown),
         ]  # fmt: skip
         return ["".join(text for text, _ in line) for line in lines]
 
@@ -224,6 +226,6 @@ def test_a_jump_shows_the_numbers_that_live_showed(stream: tuple[Path, list[Fram
         played.player.seek(frames[i].t_ns)
         played.stands_at(frames[i].t_ns)
         view = View(width=200, window_s=10)
-        assert alike(Eyes(view).see(live), Eyes(view).see(played.session)) == []
+        assert alike(Eyes(view, steps=False).see(live), Eyes(view, steps=False).see(played.session)) == []
         verdict_live, verdict_played = live.engine.verdict, played.session.engine.verdict
         assert (verdict_played.symptom, verdict_played.cause) == (verdict_live.symptom, verdict_live.cause)

@@ -53,7 +53,7 @@ def test_one_failure_is_a_gap_and_a_row_of_them_a_reason_and_the_way_that_worked
     ways = Ways()
     assert ways.read(0) == (1.0, "")
     ways.errors[0] = nvml.NVML_ERROR_UNKNOWN
-    failed = (None, "the driver failed: Unknown Error")
+    failed = (None, f"the driver failed: {nvml.NVMLError(nvml.NVML_ERROR_UNKNOWN)}")
     assert [ways.read(at) for at in (1, 2, 3, 4)] == [(None, ""), (None, ""), failed, failed]
     ways.errors[0] = 0
     assert ways.read(5) == (1.0, "")

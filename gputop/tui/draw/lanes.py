@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import partial
 from itertools import groupby
-from math import ceil, log10
+from math import ceil, isnan, log10
 from operator import itemgetter
 
 from msgspec import Struct
@@ -106,7 +106,9 @@ def _story_first(found: list[Lane], session: Session, view: View) -> list[Lane]:
 
 def _lanes_of_steps(session: Session, view: View) -> list[Lane]:
     """The step rate of the verdict's trainer, then of every other trainer that is no rank beside others."""
-    known = [pid for field, pid in session.history.series if field == STEPS]
+    axis = view.axis(session)
+    span = axis.first * axis.cell_ns, (axis.last + 1) * axis.cell_ns
+    known = [pid for field, pid in session.history.series if field == STEPS and not isnan(session.history.cell((field, pid), *span))]
     chosen = session.verdict_at(view.at_ns).trainer_pid
     if chosen not in known:
         chosen = min(known, default=None)

@@ -40,6 +40,7 @@ GLYPHS = {
 }  # fmt: skip
 STARVING_GLYPH = "▇"  # never a whole cell: rows under each other stay apart
 WIDE_FROM = 110  # columns of a terminal from which on STATE has room for how much of the host a culprit takes
+SHARE_SPAN_NS = 2_400_000_000  # ns before the newest tick in which shares may still change: a reading tells of 1.1 s, and comes as late
 SHARES = " ▁▂▃▄▅▆▇▇"  # eighths of a CPU; never a whole cell: rows under each other stay apart
 CULPRIT_MARK, OPEN, FOLDED = "◄", "▾", "▸"
 INFERRED_MARK = "~"
@@ -435,7 +436,7 @@ class TableDrawer:
         cell_ns, newest = axis.cell_ns, history.times[-1] // axis.cell_ns
         cells = self._cells.setdefault(pid, RollingCells())
         # The diagnosis gives the states since it was last asked; bystanders are read once a second.
-        recent = max(2, 1 + ceil((FEED_EVERY_NS if has_states else SPAN_NS) / cell_ns))
+        recent = max(2, 1 + ceil((FEED_EVERY_NS if has_states else SHARE_SPAN_NS) / cell_ns))
         meaning = "culprit" if row.takes[0] else "dim"
 
         def make_cell(k: int) -> Span:
