@@ -174,7 +174,7 @@ def _seconds(ns: int) -> str:
 def _print_verdicts(args: argparse.Namespace, seconds: float) -> int:
     """Print a line when the verdict changes."""
     from gputop.stream.child import ChildStream, collector_argv
-    from gputop.stream.following import Followed, Following
+    from gputop.stream.following import Following
     from gputop.stream.reader import Loop
     from gputop.stream.restarts import LastingStream
 
@@ -186,7 +186,5 @@ def _print_verdicts(args: argparse.Namespace, seconds: float) -> int:
                 told = (verdict.symptom, verdict.cause)
                 text = "; ".join(part for part in (verdict.headline, verdict.detail) if part)
                 show([f"{time.monotonic() - began_s:5.1f} s  {verdict.symptom} · {verdict.cause}  {text}  [SIMULATED GPU]"])
-    watched = Followed()
-    watched.following = following
-    say_goodbye(args, watched, began_s, AT_HOME)
+    say_goodbye(args, following, began_s, AT_HOME)
     return 0

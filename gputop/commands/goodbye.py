@@ -13,7 +13,7 @@ from gputop.system import crash
 from gputop.system.console import show_aside
 
 if TYPE_CHECKING:
-    from gputop.stream.following import Followed
+    from gputop.stream.following import Following
 
 Steps = Sequence[tuple[str, str]]  # (command, what it does)
 RECORDS = ("gputop record -o run.gputop -- python train.py", "keeps a run with its evidence")
@@ -27,9 +27,8 @@ def add_goodbye(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--price", type=price, metavar="P", help="of a GPU hour, for the goodbye: 3.5/h or 3.5EUR/h")
 
 
-def say_goodbye(args: argparse.Namespace, reader: Followed, began_s: float, onward: Steps) -> None:
-    """Print the goodbye of a ``reader`` that has read since ``began_s`` (monotonic), if anything was judged; ``onward``: what is next."""
-    following = reader.following
+def say_goodbye(args: argparse.Namespace, following: Following, began_s: float, onward: Steps) -> None:
+    """Print the goodbye of a stream followed since ``began_s`` (monotonic), if anything was judged; ``onward``: what is next."""
     if args.quiet or crash.is_ending() or not sys.stderr.isatty() or following.header is None or not following.engine.fed_ns:
         return
     from gputop.findings.text import goodbye_lines

@@ -138,7 +138,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
             notify(line)
     if code == 0 and not app.context.feed.trouble:
         with session.lock:
-            say_goodbye(args, session, began_s, _onward(args, session))
+            say_goodbye(args, session.following, began_s, _onward(args, session))
     window_s = None if view.grows else view.window_s
     screenstate.save(
         screenstate.Saved(window_s, view.sort, view.reverse, view.tree, app.theme, view.columns, view.quiet_lanes)

@@ -88,5 +88,6 @@ def run(args: argparse.Namespace) -> int:
             raise
         command.attend()
     if recorder.path and not judging.problem:
-        say_goodbye(args, judging, began_s, ((f"gputop replay {shlex.quote(recorder.path)}", "shows it again, on the same screen"),))
+        replays = f"gputop replay {shlex.quote(recorder.path)}", "shows it again, on the same screen"
+        say_goodbye(args, judging.following, began_s, (replays,))
     return command.code() if argv else int(bool(recorder.problem))

@@ -287,7 +287,7 @@ class NodeServer(Reader):
 
     def _save(self) -> Callable[[], bytes]:
         assert self._ring is not None
-        header, blocks, end_ns = self._ring.header, self._ring.sealed(), self._ring.end_ns
+        header, blocks, end_ns = self._ring.for_a_file()
 
         def save() -> bytes:
             with os.fdopen(os.memfd_create("gputop", os.MFD_CLOEXEC), "rb") as file:

@@ -168,6 +168,10 @@ class Ring:
         """The frames since the latest key frame: what a recording that starts now begins with."""
         return list(self.frames(self._chunks[-1].t_ns, self.end_ns + 1)) if self._chunks else []
 
+    def for_a_file(self) -> tuple[Header, list[Shelved], int]:
+        """Header, blocks and end (ns) of all that is kept, as `write_blocks` takes them."""
+        return self.header, self.sealed(), self.end_ns
+
     def sealed(self, since_ns: int = 0) -> list[Shelved]:
         """Blocks of a recording from the key frame at or before ``since_ns`` on, for `write_blocks`; they are shared, not copied."""
         if self._chunks:

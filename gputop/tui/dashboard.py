@@ -412,7 +412,7 @@ class Actions:
         """Write the last ten minutes, in a thread."""
         session = self._session
         with session.lock:
-            header, blocks, end_ns = session.ring.header, session.ring.sealed(), session.ring.end_ns
+            header, blocks, end_ns = session.ring.for_a_file()
             seconds = (end_ns - session.ring.start_ns) / SECOND_NS
         path = unused(f"gputop-{strftime('%Y%m%d-%H%M%S')}")
         try:

@@ -43,7 +43,7 @@ def share(session: Session, at_ns: int, done: Callable[[str, str], None]) -> Non
     """Write the page in a thread, by a process of its own: judging ten minutes would hold up the screen. ``done`` is called in that thread
     with the path, empty if there is none, and a line with the outcome. Raises UserError if no thread can be started."""
     with session.lock:
-        header, blocks, end_ns = session.ring.header, session.ring.sealed(), session.ring.end_ns
+        header, blocks, end_ns = session.ring.for_a_file()
         first_s, last_s, cause = span_of(session, at_ns)
 
     def write() -> None:

@@ -98,7 +98,7 @@ def _so_far(shown: Outcome) -> str:
 
 
 def _changed(planned: Plan, width: int) -> list[Line]:
-    """Who is changed, with the user, in one line."""
+    """Processes that are changed, with their users, in one line."""
     found = planned.reached
     names = [f"{one.target.name} ({one.target.pid}, {one.user})" for one in found[:NAMED]]
     more = [f"{len(found) - NAMED} more"] if len(found) > NAMED else []
