@@ -47,6 +47,9 @@ SAVED_BYTES_PER_S = 50e6  # B/s that a trainer writes which saves its weights no
 # small-kernels
 LAUNCH_COST_S, LIGHT_COST_S = 25e-6, 200e-6  # s that a launch takes (H200, with PyTorch's part), and with what is done for light kernels
 
+# slow-wire
+RESENT_PER_S = 10.0  # TCP segments sent again a second that are worth reporting (guess: a healthy network has hardly any)
+
 # h2d-transfer
 SMALL_BYTES = 256 << 10  # bytes of a copy, up to which the number of copies determines the cost (guess)
 PAGEABLE_BYTES_PER_S = 6e9  # B/s of copies from memory that is not pinned, which a CPU copies first (guess: a thread's memcpy)

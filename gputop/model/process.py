@@ -134,6 +134,14 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     shared_futex: int | None = None
     """Which futex between processes its main thread sleeps in (a number for its place, the same in all processes); None: in none. For a
     trainer or worker."""
+    wire_busy_ns: int | None = None
+    """For so long the busiest of its TCP connections had sent what the other end had not acknowledged, though that end reads (tcp_info:
+    tcpi_busy_time - tcpi_rwnd_limited), since it was first read; twice a second, of a trainer with other ranks."""
+    wire_sent_bytes: int | None = None  # over all its TCP connections, acknowledged (tcpi_bytes_acked)
+    wire_received_bytes: int | None = None
+    wire_retrans: int | None = None  # segments sent again (tcpi_total_retrans)
+    wire_rtt_us: int | None = None  # smoothed round trip of the busiest connection
+    wire_interface: str | None = None  # by which that one goes out: ``eth0``; its own address if no interface is known by that
 
 
 class Met(msgspec.Struct, frozen=True, array_like=True, gc=False):

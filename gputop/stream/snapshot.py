@@ -128,6 +128,11 @@ class ProcessNow(Struct, frozen=True, kw_only=True, gc=False):
     write_bytes: int | None
     anon_bytes: int | None
     shared_bytes: int | None
+    wire_busy_ns: int | None
+    wire_sent_bytes: int | None
+    wire_received_bytes: int | None
+    wire_retrans: int | None
+    wire_rtt_us: int | None
     cpu_pct: float | None
     runq_pct: float | None
     switches_per_s: float | None
@@ -176,7 +181,10 @@ _THREADS = "only trainers and workers are read thread by thread"
 _UNHELD = {
     "anon_bytes": "only trainers' and workers' is read",
     "shared_bytes": "only workers' is read, now and then, if smaps_rollup is readable",
-}
+} | dict.fromkeys(
+    ("wire_busy_ns", "wire_sent_bytes", "wire_received_bytes", "wire_retrans", "wire_rtt_us"),
+    "read of trainers with other ranks that have TCP connections; in a network namespace of their own as root",
+)
 _UNCOUNTED = f"{_THREADS}: only eBPF counts the switches of all threads, over a second"
 _UNFOLLOWED = "more of its threads run than are followed: only eBPF counts them all"
 _STATED = ("state", "starving", "state_fractions", "state_inferred")
@@ -189,6 +197,7 @@ _COUNTERS = (
     ("oncpu_ns", "oncpu_ns"), ("run_delay_ns", "run_delay_ns"), ("vol_switches", "vol"), ("invol_switches", "invol"),
     ("rss_bytes", "rss_bytes"), ("num_threads", "num_threads"), ("majflt", "majflt"), ("read_bytes", "read_bytes"),
     ("write_bytes", "write_bytes"), ("anon_bytes", "anon_bytes"), ("shared_bytes", "shared_bytes"),
+    *((name, name) for name in ("wire_busy_ns", "wire_sent_bytes", "wire_received_bytes", "wire_retrans", "wire_rtt_us")),
 )  # fmt: skip
 """(name in JSON, field of `ProcSample`)"""
 _RATES = ("cpu_pct", "runq_pct", "switches_per_s", "invol_per_s", "main_switches_per_s", "main_invol_per_s", "disk_pct")

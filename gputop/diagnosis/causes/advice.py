@@ -91,6 +91,7 @@ class Computing(Struct, frozen=True, kw_only=True):
     checkpoints: Hints  # the GPU rests while it writes them
     ranks: Hints  # some wait for ever for one that is gone
     endless_ranks: Hints  # all wait for each other for ever
+    exchanged: Hints  # they send each other more than the network carries
 
 
 _ANY = Loading(
@@ -351,6 +352,10 @@ _PLAIN = Computing(
     checkpoints=(Hint("Write checkpoints from a copy, in another thread or process, or less often"),),
     ranks=(Hint("Let the launcher end all ranks when one ends"),),
     endless_ranks=(Hint("Have the next one end with an error, rather than wait for ever: give its collectives a time limit"),),
+    exchanged=(
+        Hint("Exchange less often: add up several inputs' results on each GPU before the ranks exchange them"),
+        Hint("Or send fewer bytes, in 16 bits rather than 32, and begin while the rest is still being computed"),
+    ),
 )
 
 COMPUTING = {
@@ -394,6 +399,13 @@ COMPUTING = {
             Hint("Let torch name each call that waits", 'torch.cuda.set_sync_debug_mode("warn")'),
         ),
         bigger=(Hint("Give it more at once: a larger batch, or a larger model"), _PLAIN.bigger[1]),
+        exchanged=(
+            Hint("Exchange gradients less often: sum those of several batches, without DDP's all-reduce between", "with model.no_sync():"),
+            Hint(
+                "Or send them in 16 bits",
+                "model.register_comm_hook(None, torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_hook)",
+            ),
+        ),
         turns=(
             Hint("Split each batch, and let the parts of the model work on different ones at once", "torch.distributed.pipelining"),
             Hint("Or one process for each GPU with all of the model (DDP, FSDP)", "torchrun --nproc-per-node=..."),

@@ -17,7 +17,7 @@ from gputop.diagnosis.facts.wakes import ThreadTime, Wake
 from gputop.findings import policy
 from gputop.findings.verdict import Step
 from gputop.model.board import GpuBoard
-from gputop.model.frame import MigInstance, ProcInfo, ReadLimit, link_bytes_per_s
+from gputop.model.frame import MigInstance, Nic, ProcInfo, ReadLimit, link_bytes_per_s
 
 
 class GpuFacts(Struct, frozen=True):
@@ -137,6 +137,7 @@ class HostFacts(Struct, frozen=True):
     disk_busy: tuple[str, float] | None = None  # the busiest block device and its busy share
     net_rx_bytes_per_s: float | None = None
     retrans_per_s: float | None = None
+    nics: tuple[Nic, ...] = ()
     autogroup: bool = False  # sessions have CPU time of their own
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gputop.diagnosis.facts.facts import HostFacts
 from gputop.model.board import Board
-from gputop.model.frame import DiskSample, NetSample, Psi
+from gputop.model.frame import DiskSample, Hardware, NetSample, Nic, Psi
 from gputop.model.machine import parse_cpus
 from gputop.model.rates import counter_per_s, cpu_deltas, disk_rates, net_rates, stolen_shares
 
@@ -78,7 +78,7 @@ class HostTrack:
         return HostFacts(
             count, busy=busy, stolen=stolen, renumbered=renumbered, autogroup=board.header.autogroup, swap_in_per_s=self._per_s("pswpin"),
             scanned_per_s=self._per_s("pgscan"), refaults_per_s=self._per_s("refaults"), retrans_per_s=self._per_s("tcp_retrans"),
-            **self._pressure(), **self._disks(), **self._nets(),
+            nics=_nics(board), **self._pressure(), **self._disks(), **self._nets(),
         )  # fmt: skip
 
     def _ends(self, name: str) -> tuple[Any, Any, int] | None:
@@ -111,6 +111,11 @@ class HostTrack:
         before: dict[str, NetSample] = {net.name: net for net in ends[0]}
         pairs = [pair for net in ends[1] if net.name in before and (pair := net_rates(before[net.name], net, ends[2])) is not None]
         return {"net_rx_bytes_per_s": sum(received for received, _sent in pairs)}
+
+
+def _nics(board: Board) -> tuple[Nic, ...]:
+    hardware = board.host.get("hardware")
+    return tuple(hardware.nics or ()) if isinstance(hardware, Hardware) else ()
 
 
 def psi_share(old: Psi, new: Psi, name: str, ns: int) -> float | None:

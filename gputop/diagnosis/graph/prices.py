@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from gputop.diagnosis.facts import wire
 from gputop.diagnosis.facts.feeders import threads_at_work
 from gputop.diagnosis.graph import gpuside, pausing, stuck
 from gputop.diagnosis.graph.edges import Leaf, LeafTrail
@@ -59,12 +60,28 @@ def _unanswered(walk: Walk) -> Iterator[Price]:
         yield Price(Leaf("nobody", "worker"), inf, lambda pool: pool.startswith("data.") or pool in _AWAITED)
 
 
+_ASLEEP_AT_RANKS = ("network", "poll", "lock", "pipe", "unknown", "sync", "timer")
+_AT_RANKS = frozenset(("gpu.peer", "gpu.light", *(f"main.{kind}" for kind in _ASLEEP_AT_RANKS)))
+"""Waits of a main thread, or of its GPU, that may be for other ranks: in a collective on the host, or in a kernel on the GPU."""
+
+
+def _waited_for_wire(walk: Walk) -> float:
+    return wire.busy_share(walk.job, walk.facts.jobs, sum(share for pool, share, _ in walk.parts if pool in _AT_RANKS))
+
+
+def _on_wire(walk: Walk) -> Iterator[Price]:
+    """Price of the wire between ranks: as long as their data are on it, they wait."""
+    yield Price(Leaf("wire", "ranks"), _waited_for_wire(walk), _AT_RANKS.__contains__)
+
+
 def _other_rank(walk: Walk) -> Iterator[Price]:
-    """Price of the late or absent rank: in a collective all wait for the last, so its delay is lost to all, whatever they do."""
+    """Price of the late or absent rank: in a collective all wait for the last, so its delay is lost to all, whatever they do. While the
+    others' data are on the wire, they wait for that."""
     if walk.job.ranks.absent:
         yield Price(Leaf("rank", "gone"), inf, lambda _: True)
     elif walk.job.ranks.straggler is not None and not pausing.waits_for_first(walk.job, walk.facts):
-        yield Price(Leaf("rank", "late"), inf, lambda _: True)
+        on_wire = _waited_for_wire(walk) > 0.0
+        yield Price(Leaf("rank", "late"), inf, lambda pool: pool not in _AT_RANKS or not on_wire)
 
 
 _MADE = ("computing", "child", "sync", "lock", "pipe", "poll", "unknown", "timer", "network")
@@ -126,4 +143,4 @@ def _updates(walk: Walk) -> Iterator[Price]:
     yield Price(Leaf("step", "host"), gpuside.updating(walk.job, busy), _UPDATING.__contains__)
 
 
-_PRICES = (_other_rank, _unanswered, _born, _paused, _updates, _turns, _copies, _launches)
+_PRICES = (_on_wire, _other_rank, _unanswered, _born, _paused, _updates, _turns, _copies, _launches)

@@ -33,6 +33,7 @@ _FOR = {
     "gil": "Python's GIL, which its own threads hold in turn", "peer": "another rank", "gap": "its GPU", waits.DRIVER: "its GPU",
     "mask": "what else runs on the CPUs that it may use", "lock": "a sibling that holds the lock", waits.LOCK: "a lock",
     waits.QUEUE: "a batch", waits.CHILD: "a program that it started", waits.PIPE: "another process", waits.POLL: "another process",
+    "wire": "the wire to other ranks",
     "thread": "its own threads", "ahead": "a batch, though its workers are ahead", "birth": "workers that start",
 }  # fmt: skip
 """Resource of the leaf, or kind of its last step -> words for what that step waited for, if no process is known."""

@@ -8,6 +8,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from gputop.model.frame import ProcInfo, ProcSample, ThreadInfo, ThreadSample
 from gputop.sources import parse
@@ -39,6 +43,17 @@ _UNREAD = parse.Stat(
 )  # fmt: skip
 
 
+class Wire(Struct, frozen=True):
+    """What a rank's TCP connections have done since it was first read: counters of connections that are closed since stay in."""
+
+    busy_ns: int = 0  # time in which the busiest connection had data on the wire, summed over readings: a lower bound for all together
+    sent_bytes: int = 0  # that peers have acknowledged
+    received_bytes: int = 0
+    retrans: int = 0  # segments that were sent again
+    rtt_us: int | None = None  # smoothed round trip of the connection that was busiest
+    interface: str = ""  # that it goes out by: ``eth0``; its own address if no interface is known by that
+
+
 class Process:
     """A process that is read. Its methods raise ProcessLookupError once it is gone, or its pid belongs to another process.
 
@@ -50,7 +65,7 @@ class Process:
         "_anon_bytes", "_files", "_io", "_io_bytes", "_io_stale", "_locked_by", "_memory_due", "_news", "_number", "_ran",
         "_sched", "_sched_data", "_sched_numbers", "_served", "_sockets", "_stat", "_stat_seen", "_status", "_switches",
         "_switches_due", "_threads", "_total_ns", "_wait", "_waits", "_whole_ns", "folder", "identity", "pid", "rested", "sample",
-        "shared_bytes", "since", "slot", "stat", "used_ns",
+        "shared_bytes", "since", "slot", "stat", "used_ns", "wire",
     )  # fmt: skip
 
     def __init__(self, proc: str, pid: int, slot: int, pool: DescriptorBudget, users: Users) -> None:
@@ -80,6 +95,7 @@ class Process:
         self._memory_due = 0
         self._sockets: SocketUse | None = None  # while it is hot, once it was asked for
         self.shared_bytes: int | None = None  # see `gputop.sources.procfs.shared`
+        self.wire: Wire | None = None  # see `gputop.sources.procfs.wire`
         self._news = _NO_NEWS
         self._threads: Threads | None = None
         self._waits: Waits | None = None
@@ -273,6 +289,7 @@ class Process:
             exit_code=stat.exit_code if may_know else None, unfollowed=self._threads.unfollowed if self._threads else 0,
             anon_bytes=self._anon_bytes, shared_bytes=self.shared_bytes,
             shared_futex=self._waits.shared_futex if self._waits is not None and call is not None and call == FUTEX else None,
+            **({} if self.wire is None else to_fields(self.wire)),
         )  # fmt: skip
 
     def update_identity(self) -> bool:
@@ -308,13 +325,18 @@ class Process:
         for part in (self._threads, self._waits):
             if part is not None:
                 part.close()
-        self._threads = self._waits = self._anon_bytes = self.shared_bytes = self._sockets = None
+        self._threads = self._waits = self._anon_bytes = self.shared_bytes = self._sockets = self.wire = None
         self.rested = 0
 
     def close(self) -> None:
         self.cool()
         for file in (self._stat, self._sched, self._status, self._io):
             file.close()
+
+
+def to_fields(wire: Wire) -> dict[str, Any]:
+    """The fields of `ProcSample` for what a rank's connections have done."""
+    return {f"wire_{name}": value for name, value in zip(Wire.__struct_fields__, astuple(wire), strict=True)}
 
 
 def rests_from(second: int) -> int:

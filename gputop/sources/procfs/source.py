@@ -25,6 +25,7 @@ from gputop.sources.procfs.names import NameReader
 from gputop.sources.procfs.process import LOOKS_PER_S, RESTS_AFTER, Process, rests_from
 from gputop.sources.procfs.shared import SharedMemory
 from gputop.sources.procfs.threads import Tick
+from gputop.sources.procfs.wire import Wires
 from gputop.system.privilege import in_initial_pid_namespace, may_ptrace
 
 GIVEN_MOST = 64  # new pids that are looked at one by one; if there are more, /proc is listed, 0.5 ms per 1,000 processes
@@ -100,6 +101,7 @@ class ProcfsSource:
         self._woken = False  # whether all were read since
         self._waited: frozenset[int] = frozenset()  # processes that a trainer may wait for, which never rest; found once a second
         self._locks = Locks(self._proc, self._pool)
+        self._wires = Wires(self._proc)
         self._delays = self._accounts_delays()
 
     def open(self) -> SourceState:
@@ -124,6 +126,7 @@ class ProcfsSource:
         self._loadavg.close()
         self._stat.close()
         self._locks.close()
+        self._wires.close()
 
     def is_read_ahead(self, beat: Beat) -> bool:
         """True if the next tick reads states and waits of trainers or workers.
@@ -145,6 +148,8 @@ class ProcfsSource:
         born = self._list(tick, frame)
         self._follow(beat, tick)
         self._wake(tick)
+        if not self._everyone:
+            self._wires.read(beat.t_ns, (process for pid in beat.trainers if (process := self._hot.get(pid)) is not None))
         read = self._read_due(born, tick, frame)
         read += self._revive(tick, frame)
         self._update_late(beat, tick)

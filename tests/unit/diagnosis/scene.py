@@ -86,6 +86,8 @@ class Proc:
     anon_bytes: int | None = None
     """Anonymous memory, and how much of it is shared; a test sets them anew as time passes."""
     shared_bytes: int | None = None
+    wire: tuple[float, float, float] | None = None
+    """Of a rank: share of the time in which data are on the wire; MB/s sent and received."""
 
 
 @dataclass
@@ -236,8 +238,18 @@ class Scene:
             syscall=look.get("syscall"), syscall_arg=look.get("syscall_arg"), wchan=look.get("wchan"), threads=threads,
             children_ns=self._add((pid, "children"), proc.children * ns), locked_by=look.get("locked_by", proc.locked_by),
             exit_code=look.get("exit_code"), anon_bytes=proc.anon_bytes, shared_bytes=proc.shared_bytes,
-            shared_futex=look.get("shared_futex"),
+            shared_futex=look.get("shared_futex"), **self._wire(proc, dt),
         )  # fmt: skip
+
+    def _wire(self, proc: Proc, dt: float) -> dict:
+        if proc.wire is None:
+            return {}
+        busy, *moved = proc.wire
+        sent, received = (self._add((proc.pid, name), 1e6 * dt * rate) for name, rate in zip(("sent", "received"), moved, strict=True))
+        return {
+            "wire_busy_ns": self._add((proc.pid, "wire"), 1e9 * dt * busy), "wire_sent_bytes": sent, "wire_received_bytes": received,
+            "wire_retrans": 0, "wire_rtt_us": 60_000, "wire_interface": "eth0",
+        }  # fmt: skip
 
     def _host(self, dt: float) -> Host:
         busy = self.cpu_busy if self.cpu_busy is not None else [0.5] * self.cpus

@@ -1,0 +1,80 @@
+"""The wire between ranks: for how long their TCP connections had data on it, over the window. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from gputop.diagnosis.facts.facts import JobFacts
+from gputop.diagnosis.facts.life import has_peers
+from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.findings import policy
+
+
+class WireUse(Struct, frozen=True):
+    """Use of the wire by one rank."""
+
+    pid: int
+    name: str
+    busy: float  # share of the time in which its busiest connection had data on the wire
+    sent_bytes_per_s: float
+    received_bytes_per_s: float
+    retrans_per_s: float
+    rtt_us: int | None
+    interface: str
+
+    @property
+    def exchanges(self) -> bool:
+        """True if data go both ways, as between ranks; an upload or a download goes one way."""
+        sent, received = self.sent_bytes_per_s, self.received_bytes_per_s
+        return min(sent, received) >= policy.TENTH * max(sent, received) > 0.0
+
+
+def of_job(job: JobFacts, jobs: Sequence[JobFacts]) -> WireUse | None:
+    """Use of the wire by the rank of the job's training on this host that had data on it for longest; None if none was read."""
+    used = _of_ranks(job, jobs)
+    return used[0] if used else None
+
+
+def busy_share(job: JobFacts, jobs: Sequence[JobFacts], waited: float) -> float:
+    """Share of the window, at most ``waited``, in which the job waited for the wire; 0 without ranks whose connections are read.
+
+    Where data are on the wire for half of the waits, the rest of these is the exchange, too: one of the next piece, or what is added up.
+    """
+    used = _of_ranks(job, jobs)
+    if not used or waited <= 0.0:
+        return 0.0
+    by_turns = sum(one.busy for one in used[: policy.SEVERAL])  # the other end sends while this one receives
+    if used[0].busy >= policy.HALF * waited or by_turns >= policy.MOST * waited:
+        return waited
+    return used[0].busy if used[0].busy >= policy.FIFTH else 0.0
+
+
+def _of_ranks(job: JobFacts, jobs: Sequence[JobFacts]) -> list[WireUse]:
+    """Use of the wire by each rank of the job's training, the busiest first."""
+    if not has_peers(job):
+        return []
+    kin = job.ranks.kin or {job.trainer.pid}
+    found = [used for other in jobs if other.trainer.pid in kin and (used := use_of(other.trainer)) is not None and used.exchanges]
+    return sorted(found, key=lambda one: -one.busy)
+
+
+def use_of(proc: ProcFacts) -> WireUse | None:
+    """Use of the wire by a process; None if its connections were not read twice in the window."""
+    read = [sample for sample in proc.samples if sample.wire_busy_ns is not None]
+    if not read or (ns := read[-1].t_ns - read[0].t_ns) <= 0:
+        return None
+    old, new = read[0], read[-1]
+
+    def per_s(name: str) -> float:
+        return 1e9 * max(0, (getattr(new, name) or 0) - (getattr(old, name) or 0)) / ns
+
+    return WireUse(
+        pid=proc.pid, name=proc.role.label, busy=min(1.0, per_s("wire_busy_ns") / 1e9), sent_bytes_per_s=per_s("wire_sent_bytes"),
+        received_bytes_per_s=per_s("wire_received_bytes"), retrans_per_s=per_s("wire_retrans"), rtt_us=new.wire_rtt_us,
+        interface=new.wire_interface or _NO_INTERFACE,
+    )  # fmt: skip
+
+
+_NO_INTERFACE = "an unknown interface"

@@ -1,0 +1,319 @@
+"""Reads how long the TCP connections of a training's ranks have data on the wire: sock_diag's tcp_info, without eBPF.
+
+``tcpi_busy_time`` is the time in which a connection has sent what its peer has not acknowledged, less the time in which the peer's window
+was full: then the peer does not read. A rank that waits for a late one has sent everything long ago; behind a slow wire data are always on
+their way.
+
+A rank's connections are found by the inodes of its descriptors, in one dump of the kernel's table, which may take milliseconds on a large
+machine; from then on each is asked for by its addresses (some us). Ranks in another network namespace, as in a container, are asked for
+by a socket that was opened there, which takes root.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address
+from typing import TypeVar
+
+from msgspec import Struct
+
+from gputop.model.roles import SIZE_VARIABLES, number_in
+from gputop.sources.files import open_files, read_once
+from gputop.sources.procfs.ends import MOST_FILES
+from gputop.sources.procfs.process import Process, Wire
+from gputop.system.errors import start_thread
+from gputop.system.text import clean
+
+EVERY_NS = 500_000_000  # ns between two readings of the connections
+FIND_NS = 3_000_000_000  # ns at least between two searches for connections
+SHARE = 0.001  # most of one CPU that searches and readings take, each; both come later where they would take more (guess)
+MOST_RANKS, MOST_CONNECTIONS = 16, 64  # ranks that are read, and connections of one rank: with more, those found first
+MOST_BYTES = 8 << 20  # most bytes read of a dump: 20,000 connections
+_NLMSG, _REQUEST, _ID = struct.Struct("=IHHII"), struct.Struct("=BBBBI"), slice(4, 52)  # nlmsghdr, inet_diag_req_v2, inet_diag_sockid
+_SOCK_DIAG, _BY_FAMILY, _ERROR, _DONE = 4, 20, 2, 3  # NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLMSG_ERROR, NLMSG_DONE
+_ASK, _DUMP = 1, 0x301  # NLM_F_REQUEST, with NLM_F_DUMP
+_INFO, _ESTABLISHED = 2, 1 << 1  # INET_DIAG_INFO (linux/inet_diag.h), TCP_ESTABLISHED as a bit
+_MESSAGE_BYTES, _INODE = 72, 68  # inet_diag_msg
+_RTT, _RETRANS, _ACKED, _BUSY = 68, 100, 120, 168  # offsets in tcp_info (linux/tcp.h): u32, u32, 2 x u64, 2 x u64; Linux 4.9 and later
+_INFO_BYTES = 184  # of tcp_info up to rwnd_limited
+_NEWNET = 0x40000000  # CLONE_NEWNET
+_SIOCGIFCONF, _IFREQ_BYTES, _MOST_NAMES = 0x8912, 40, 64  # ioctl: addresses of all interfaces (IPv4); struct ifreq; interfaces
+_Made = TypeVar("_Made")
+
+
+class _Counters(Struct, frozen=True):
+    """tcp_info of one connection."""
+
+    busy_us: int
+    acked: int
+    received: int
+    retrans: int
+    rtt_us: int
+
+
+class _Answer(Struct, frozen=True):
+    """A connection in sock_diag's answer."""
+
+    inode: int
+    family: int
+    key: bytes  # inet_diag_sockid, by which it can be asked for
+    counters: _Counters | None
+
+
+class _Rank(Struct):
+    """A rank that is read."""
+
+    process: Process
+    space: int  # inode of its network namespace
+    inodes: frozenset[int] = frozenset()  # of its sockets
+    connections: dict[int, _Answer] = {}  # by inode
+    interfaces: dict[bytes, str] = {}
+    wire: Wire = Wire()
+
+
+class Wires:
+    """Fills `Process.wire` of trainers that are ranks."""
+
+    def __init__(self, proc: str) -> None:
+        self._proc = proc
+        self._ranks: dict[int, _Rank] = {}
+        self._asked: dict[int, socket.socket | None] = {}  # network namespace -> netlink socket in it; None where it may not be entered
+        self._due_ns = self._find_ns = 0
+
+    def read(self, t_ns: int, trainers: Iterable[Process]) -> None:
+        """Read the connections if that is due. Costs nothing where no trainer is a rank."""
+        if t_ns < self._due_ns:
+            return
+        began_ns = time.thread_time_ns()
+        known = {process.pid: process for process in trainers}
+        ranks = dict(list((known if len(known) > 1 else {pid: one for pid, one in known.items() if _has_peers(one)}).items())[:MOST_RANKS])
+        for pid in self._ranks.keys() - ranks.keys():
+            self._ranks.pop(pid).process.wire = None
+        if t_ns >= self._find_ns and ranks:
+            self._find(ranks)
+            self._find_ns = t_ns + max(FIND_NS, int((time.thread_time_ns() - began_ns) / SHARE))
+            began_ns = time.thread_time_ns()
+        for space in {rank.space for rank in self._ranks.values() if rank.connections}:
+            self._read(space)
+        self._due_ns = t_ns + max(EVERY_NS, int((time.thread_time_ns() - began_ns) / SHARE))
+
+    def close(self) -> None:
+        """Close all sockets."""
+        for asked in self._asked.values():
+            if asked is not None:
+                asked.close()
+        self._asked.clear()
+
+    def _find(self, ranks: dict[int, Process]) -> None:
+        """Find the ranks' connections; the table is dumped only where a rank has other sockets than before."""
+        stale = set[int]()
+        for pid, process in ranks.items():
+            inodes = _inodes(process.folder)
+            space = _namespace(process.folder)
+            rank = self._ranks.get(pid)
+            if rank is None or rank.process is not process:
+                rank = self._ranks[pid] = _Rank(process, space)
+            if inodes != rank.inodes or space != rank.space:
+                rank.inodes, rank.space = inodes, space
+                stale.add(space)
+        for space in stale:
+            if (asked := self._socket(space, next(pid for pid, rank in self._ranks.items() if rank.space == space))) is None:
+                continue
+            wanted = {inode: rank for rank in self._ranks.values() if rank.space == space for inode in rank.inodes}
+            found = {one.inode: one for one in _dump(asked) if one.inode in wanted}
+            here = [rank for rank in self._ranks.values() if rank.space == space]
+            names = self._names(here[0])
+            for rank in here:
+                held = [one for inode, one in found.items() if inode in rank.inodes][:MOST_CONNECTIONS]
+                rank.connections = {one.inode: rank.connections.get(one.inode, one) for one in held}
+                rank.interfaces = names
+
+    @staticmethod
+    def _names(rank: _Rank) -> dict[bytes, str]:
+        """Address -> interface, in the rank's network namespace."""
+        folder = rank.process.folder
+        return (_within(rank.space, f"{folder}ns/net", _ipv4_names) or {}) | _ipv6_names(f"{folder}net/if_inet6")
+
+    def _socket(self, space: int, pid: int) -> socket.socket | None:
+        """The netlink socket in a network namespace, opened at the first call."""
+        if space not in self._asked:
+            self._asked[space] = _within(space, f"{self._proc}{pid}/ns/net", _netlink)
+        return self._asked[space]
+
+    def _read(self, space: int) -> None:
+        """Read the connections of the ranks in one namespace, and add to these ranks' counters."""
+        asked, here = self._asked.get(space), [rank for rank in self._ranks.values() if rank.space == space]
+        if asked is None:
+            return
+        found = {one.inode: one for one in _ask(asked, [one for rank in here for one in rank.connections.values()])}
+        for rank in here:
+            rank.wire = _added(rank.wire, rank, found)
+            rank.connections = {inode: found.get(inode, one) for inode, one in rank.connections.items()}
+            rank.process.wire = rank.wire
+
+
+def _added(wire: Wire, rank: _Rank, found: dict[int, _Answer]) -> Wire:
+    """The counters with what the connections did since they were read last; a connection that is seen first counts from now on."""
+    pairs = [
+        (before.counters, after.counters, after)
+        for inode, before in rank.connections.items()
+        if (after := found.get(inode)) is not None and before.counters is not None and after.counters is not None
+    ]
+    if not pairs:
+        return wire
+    old, new, busiest = max(pairs, key=lambda pair: (pair[1].busy_us - pair[0].busy_us, pair[1].acked - pair[0].acked))
+    return Wire(
+        busy_ns=wire.busy_ns + max(0, new.busy_us - old.busy_us) * 1000,
+        sent_bytes=wire.sent_bytes + sum(max(0, after.acked - before.acked) for before, after, _ in pairs),
+        received_bytes=wire.received_bytes + sum(max(0, after.received - before.received) for before, after, _ in pairs),
+        retrans=wire.retrans + sum(max(0, after.retrans - before.retrans) for before, after, _ in pairs),
+        rtt_us=new.rtt_us,
+        interface=interface_of(busiest.family, busiest.key, rank.interfaces),
+    )  # fmt: skip
+
+
+def interface_of(family: int, key: bytes, names: dict[bytes, str]) -> str:
+    """The interface that has a connection's own address, else that address."""
+    own = key[4:8] if family == socket.AF_INET else key[4:20]
+    mapped = own[12:] if own.startswith(bytes(10) + b"\xff\xff") and len(own) == 16 else own
+    return names.get(mapped) or str(IPv4Address(mapped) if len(mapped) == 4 else IPv6Address(mapped))
+
+
+def _has_peers(process: Process) -> bool:
+    return (number_in(process.info.env, SIZE_VARIABLES) or 0) > 1
+
+
+def _inodes(folder: str) -> frozenset[int]:
+    """Inodes of the sockets of a process; empty if its descriptors may not be read."""
+    with suppress(OSError):
+        return frozenset(int(link[8:-1]) for _, link in open_files(folder, MOST_FILES) if link.startswith("socket:["))
+    return frozenset()
+
+
+def _namespace(folder: str) -> int:
+    """Inode of the network namespace of a process; 0 if it may not be read."""
+    with suppress(OSError):
+        return os.stat(f"{folder}ns/net").st_ino
+    return 0
+
+
+def _within(space: int, path: str, make: Callable[[], _Made]) -> _Made | None:
+    """What ``make`` returns within a network namespace, which ``path`` in /proc names; None where that may not be entered. A thread enters
+    another one, and ends there."""
+    made = list[_Made]()
+
+    def enter() -> None:
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if os.fstat(descriptor).st_ino == space and not ctypes.CDLL(None, use_errno=True).setns(descriptor, _NEWNET):
+                    made.append(make())
+            finally:
+                os.close(descriptor)
+
+    if space == _namespace("/proc/self/"):
+        with suppress(OSError):
+            made.append(make())
+    elif space:
+        thread = start_thread(enter, "gputop-netns")
+        if thread is not None:
+            thread.join()
+    return made[0] if made else None
+
+
+def _netlink() -> socket.socket:
+    asked = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG)
+    asked.settimeout(0.05)
+    return asked
+
+
+def _ipv4_names() -> dict[bytes, str]:
+    """IPv4 address -> interface (SIOCGIFCONF)."""
+    room = ctypes.create_string_buffer(_IFREQ_BYTES * _MOST_NAMES)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        answer = fcntl.ioctl(asked, _SIOCGIFCONF, struct.pack("iP", len(room), ctypes.addressof(room)))
+    used = struct.unpack("iP", answer)[0]
+    rows = (room.raw[at : at + _IFREQ_BYTES] for at in range(0, min(used, len(room)), _IFREQ_BYTES))
+    return {row[20:24]: clean(row[:16].split(b"\0")[0].decode("utf-8", "replace")) for row in rows}
+
+
+def _ipv6_names(path: str) -> dict[bytes, str]:
+    """IPv6 address -> interface, from /proc/PID/net/if_inet6."""
+    found = dict[bytes, str]()
+    for line in (read_once(path, 1 << 14) or b"").splitlines():
+        words = line.split()
+        if len(words) == 6 and len(words[0]) == 32:
+            with suppress(ValueError):
+                found[bytes.fromhex(words[0].decode("ascii", "replace"))] = clean(words[5].decode("utf-8", "replace"))
+    return found
+
+
+def _dump(asked: socket.socket) -> Iterator[_Answer]:
+    """All established TCP connections of the socket's namespace."""
+    for family in (socket.AF_INET, socket.AF_INET6):
+        request = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << _INFO - 1, 0, _ESTABLISHED) + bytes(48)
+        yield from _answers(asked, _NLMSG.pack(_NLMSG.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request, 0)
+
+
+def _ask(asked: socket.socket, connections: list[_Answer]) -> Iterator[_Answer]:
+    """The connections as they are now; those that were closed are left out. All are asked for at once."""
+    messages = list[bytes]()
+    for number, one in enumerate(connections):
+        request = _REQUEST.pack(one.family, socket.IPPROTO_TCP, 1 << _INFO - 1, 0, _ESTABLISHED) + one.key
+        messages.append(_NLMSG.pack(_NLMSG.size + len(request), _BY_FAMILY, _ASK, number + 1, 0) + request)
+    for at in range(0, len(messages), MOST_CONNECTIONS):
+        some = messages[at : at + MOST_CONNECTIONS]
+        yield from _answers(asked, b"".join(some), len(some))
+
+
+def _answers(asked: socket.socket, request: bytes, count: int) -> Iterator[_Answer]:
+    """The answers to a request: as many as ``count``, errors included; with 0, as many as come before the end of a dump."""
+    left, read = count, 0
+    with suppress(OSError):  # a timeout: an answer was lost
+        asked.send(request)
+        while read < MOST_BYTES and (left or not count):
+            data = asked.recv(1 << 16)
+            read += len(data)
+            for kind, message in _messages(data):
+                left -= 1
+                if kind == _DONE or (kind == _ERROR and not count):
+                    return
+                if kind == _BY_FAMILY and len(message) >= _MESSAGE_BYTES:
+                    yield _answer(message)
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """(type, payload) of each netlink message."""
+    at = 0
+    while at + _NLMSG.size <= len(data):
+        length, kind = struct.unpack_from("=IH", data, at)
+        if length < _NLMSG.size:
+            return
+        yield kind, data[at + _NLMSG.size : at + length]
+        at += length + 3 & ~3
+
+
+def _answer(message: bytes) -> _Answer:
+    """A connection, by an inet_diag_msg and its attributes (length and type before each)."""
+    at, counters = _MESSAGE_BYTES, None
+    while at + 4 <= len(message):
+        length, kind = struct.unpack_from("=HH", message, at)
+        if kind == _INFO and length >= 4 + _INFO_BYTES and at + length <= len(message):
+            counters = _counters(message[at + 4 : at + length])
+        at += max(4, length + 3 & ~3)
+    return _Answer(int(struct.unpack_from("=I", message, _INODE)[0]), message[0], message[_ID], counters)
+
+
+def _counters(info: bytes) -> _Counters:
+    """The counters in a tcp_info."""
+    rtt_us, retrans = (int(struct.unpack_from("=I", info, at)[0]) for at in (_RTT, _RETRANS))
+    acked, received = struct.unpack_from("=QQ", info, _ACKED)
+    busy_us, unread_us = struct.unpack_from("=QQ", info, _BUSY)
+    return _Counters(max(0, busy_us - unread_us), acked, received, retrans, rtt_us)
