@@ -121,8 +121,8 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rchar_bytes: int | None = None  # /proc/PID/io rchar: bytes of read calls, from pipes, sockets and the page cache too
     children_ns: int | None = None  # stat's cutime + cstime: CPU time of the children that it has waited for, and of theirs
     locked_by: int | None = None
-    """Pid that holds the exclusive lock it waits for, or one on a file that it has open (/proc/locks). Read for a trainer or worker that
-    sleeps by a timer, or in fcntl or flock."""
+    """Pid that holds the lock it waits for: an exclusive one on a file, which it asks for or has open (/proc/locks), for a trainer or
+    worker that sleeps by a timer, or in fcntl or flock; or a mutex that it shares with that process, also for programs of theirs."""
     exit_code: int | None = None  # stat field 52 of a zombie: its wait status (0: success); None while it lives, or if not readable
     unfollowed: int = 0  # number of recently running threads that are too many to be in each sample: ``threads`` lacks their switches
     anon_bytes: int | None = None
@@ -142,6 +142,9 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     wire_retrans: int | None = None  # segments sent again (tcpi_total_retrans)
     wire_rtt_us: int | None = None  # smoothed round trip of the busiest connection
     wire_interface: str | None = None  # by which that one goes out: ``eth0``; its own address if no interface is known by that
+    lock_tid: int | None = None
+    """Thread that holds the mutex or read-write lock (glibc's) in which its main thread sleeps, one of its own or of ``locked_by``; None:
+    in none, or its holder is not known. For a trainer, a worker, and programs of theirs."""
 
 
 class Met(msgspec.Struct, frozen=True, array_like=True, gc=False):

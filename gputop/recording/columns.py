@@ -58,7 +58,8 @@ TENTHS = frozenset((
     "power_w", "gr_active_pct", "sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct", "sm_pct", "mem_pct",
 ))  # fmt: skip
 CLOCKS = frozenset(("t_ns", "start_ticks"))  # columns that every reader of a table needs
-JUMPING = frozenset(("syscall", "syscall_arg", "processor", "locked_by", "wchan", "gone", "forgotten"))  # numbers that count nothing
+JUMPING = frozenset(("syscall", "syscall_arg", "processor", "locked_by", "lock_tid", "wchan", "gone", "forgotten"))
+"""Numbers that count nothing."""
 MAIN_THREAD = ("pid", "oncpu_ns", "run_delay_ns", "timeslices", "state", "vol", "invol")  # of a process, repeated by its main thread
 _REPEATS = astuple(ThreadSample(0, 0, 0, -1))[1:]
 _MOST_FLOAT = 1e9

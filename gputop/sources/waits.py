@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from zlib import crc32
 
 from gputop.model.syscalls import syscall_names
+from gputop.sources import mutexes
 from gputop.sources.files import DescriptorBudget, KeptFile, read_list, read_once
 
 RUNNING = -1  # the system call of a thread that is in none
@@ -52,7 +53,7 @@ class Waits:
         self._kept = 0
         self._shared_at = 0  # address of the futex between processes in which it sleeps; 0: in none
         self._places: dict[int, tuple[str, int] | None] = {}
-        self._arguments = (0, 0)  # the first two of its system call
+        self._arguments = (0, 0, 0)  # the first three of its system call
 
     def read(self, state: str) -> Wait:
         """Ask the kernel. If the thread no longer sleeps, the call is `RUNNING`.
@@ -101,7 +102,15 @@ class Waits:
     @property
     def polled(self) -> list[int]:
         """The descriptors from which its poll, select or epoll waits to read, at most `MOST_POLLED`; empty in any other system call."""
-        return polled(self._folder, self._call[0], *self._arguments)
+        return polled(self._folder, self._call[0], *self._arguments[:2])
+
+    @property
+    def lock_holder(self) -> int:
+        """Id of the thread that holds the mutex or read-write lock in whose futex it sleeps, as that lock names it; 0: none is named."""
+        address, operation, value = self._arguments
+        if self._call[0] != FUTEX or not mutexes.sleeps_at_lock(operation, value & 0xFFFF_FFFF):
+            return 0
+        return mutexes.holder(lambda at, count: _bytes_at(at, count, self._folder), address, operation, value & 0xFFFF_FFFF)
 
     def _parse(self, data: bytes) -> tuple[int | None, int | None]:
         fields, self._shared_at = data.split(), 0
@@ -109,7 +118,7 @@ class Waits:
             return None, None
         if fields[0] in (b"running", b"-1") or len(fields) < 7:
             return RUNNING, None
-        call, self._arguments = int(fields[0]), (int(fields[1], 16), int(fields[2], 16))
+        call, self._arguments = int(fields[0]), (int(fields[1], 16), int(fields[2], 16), int(fields[3], 16))
         if call == FUTEX and not int(fields[2], 16) & _PRIVATE:
             self._shared_at = int(fields[1], 16)
         where, unit = TIMEOUTS.get(call, (0, 0))

@@ -36,7 +36,7 @@ _EXEMPT = {
     THREADS: "ThreadSample: tid oncpu_ns run_delay_ns timeslices state vol invol syscall syscall_arg wchan ThreadInfo: tid comm "
              "ProcInfo: threads ProcSample: threads timeslices unfollowed SchedThread: oncpu_ns preempted_ns comm",
     JUDGED: "ProcInfo: uid ns_pid uses_cuda libs wait_unreadable sockets session cpu_cgroup policy other_ends read_by serves "
-            "ProcSample: syscall_arg children_ns locked_by exit_code shared_futex CudaCall: inflight_ns",
+            "ProcSample: syscall_arg children_ns locked_by lock_tid exit_code shared_futex CudaCall: inflight_ns",
     HISTOGRAM: "SchedThread: hist CudaCall: hist sums",
     OWN: "Frame: cost sources SourceState: name state reason remedy detail SelfCost: cpu_ns rss_bytes nvml_ns nvml_calls proc_ns dropped "
          "Gpu: nvml_calls Probes: map_used map_size lost drain_ns run_ns",

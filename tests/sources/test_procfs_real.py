@@ -28,6 +28,7 @@ from gputop.sources import Beat, Settings
 from gputop.sources.procfs import ProcfsSource
 from tests.sources.children import child
 from tests.sources.fake_proc import info, sample
+from tests.sources.lockers import sleeping
 from tests.wait import PATIENCE_S
 
 NOBODY = 65534
@@ -494,3 +495,15 @@ def test_how_a_zombie_ended_is_known(ends: str, code: int) -> None:
         child.kill()
         child.wait()
         live.source.close()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are x86-64's")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
+@pytest.mark.parametrize("where", ["thread", "process"])
+def test_who_holds_the_mutex_in_which_a_main_thread_sleeps(live: Live, where: str) -> None:
+    with sleeping("normal", where) as (holder, tid, sleeper):
+        live.beat()
+        frame = live.until(lambda frame: sample(frame, sleeper).lock_tid == tid, {sleeper, holder})
+        assert sample(frame, sleeper).locked_by == (None if where == "thread" else holder)
+        if where == "process":
+            assert (sample(frame, holder).locked_by, sample(frame, holder).lock_tid) == (None, None)

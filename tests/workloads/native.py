@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 from tests.stubs import cuda
+from tests.workloads import simgpu
 from tests.workloads.gpu import KERNELS
 from tests.workloads.runner import Running
 
@@ -42,6 +43,7 @@ def folder() -> Path:
 def become(command: str) -> NoReturn:
     """Go on as the program that ``command`` begins with, as a launcher's `exec` does: pid, session and standard output stay."""
     argv = command.split()
+    simgpu.leave()
     os.execv(folder() / argv[0], argv)
 
 

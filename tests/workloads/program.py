@@ -19,6 +19,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import NoReturn
 
+from tests.workloads import simgpu
 from tests.workloads.gpu import Gpu
 from tests.workloads.runner import Running
 
@@ -64,6 +65,7 @@ def raised(flag: str) -> bool:
 def become(function: Callable[..., object], *arguments: object) -> NoReturn:
     """Go on as a process that runs ``function``: pid, session and standard output stay, torch goes."""
     command = _command(function, *arguments)
+    simgpu.leave()
     os.execv(command[0], command)
 
 

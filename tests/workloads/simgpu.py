@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import time
 from pathlib import Path
 
@@ -55,6 +56,15 @@ class SimGpu(ctypes.Structure):
 def create(path: Path, devices: int) -> None:
     """An idle host with ``devices`` GPUs."""
     path.write_bytes(bytes(SimGpu(MAGIC, VERSION, devices)))
+
+
+def leave() -> None:
+    """End the contexts of this process, which is to go on as another program: the driver does so at exec, and no destructor runs."""
+    path = os.environ.get("GPUTOP_SIMGPU")
+    for gpu in attach(Path(path)).dev if path else ():
+        for proc in gpu.procs:
+            if proc.pid == os.getpid():
+                proc.pid = proc.mem_bytes = 0
 
 
 def attach(path: Path) -> SimGpu:

@@ -4,7 +4,8 @@ Costs: work that could run in parallel runs in sequence.
 Seen: rows lock x sibling: by the probe a worker's sleep at a futex ends when another worker wakes it, by samples it sleeps at a lock, or
 the trainer at a lock that both take: they wake each other there, or samples met both there (even if the holder sleeps); lock x process:
 another training wakes it, a process holds the lock of a file for which it asks again and again (/proc/locks, in `policy.HALF` of the
-samples), or a process that gives out a lock answers at a pipe (`owners.served_in_turns`); lock x worker.
+samples) or a mutex in shared memory that names it, or a process that gives out a lock answers at a pipe (`owners.served_in_turns`); lock x
+worker; lock x thread: another thread of the process sleeps with the mutex.
 Abstains: the workers never move (hung-worker); the holder of the lock reads all that the cgroup may (disk-io).
 """
 
@@ -40,10 +41,15 @@ def _takes_turns(job: WalkedJob) -> bool:
     return sum(job.locked_by.values()) >= policy.LOST
 
 
+def _own_thread_holds(job: WalkedJob) -> bool:
+    """True if the main thread sleeps until another thread of its process lets go of a mutex."""
+    return job.trainer.lock_thread[1] * job.trainer.kinds.get(LOCK, 0.0) >= policy.LOST
+
+
 def _felt(job: WalkedJob) -> str:
     """The symptom: the trainer does not wait for input if its workers deliver. Under a lock that it takes in turn with them lies its input,
     such as a replay buffer."""
-    return "wait-heavy" if _between_trainers(job) or _is_kept_out(job) else "input-bound"
+    return "wait-heavy" if _between_trainers(job) or _is_kept_out(job) or _own_thread_holds(job) else "input-bound"
 
 
 def _server(job: WalkedJob) -> ProcFacts | None:
@@ -65,6 +71,10 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
         return _tell_of_kept_out(job)
     if _takes_turns(job):
         return _tell_of_turns(job)
+    if _own_thread_holds(job):
+        return _tell_of_own_thread(job)
+    if not job.workers and any(one.locked_by for one in job.members):
+        return _tell_of_members(job)
     server = _server(job)
     return _tell_of_waiting(job, facts) if server is None else _tell_of_server(job, server)
 
@@ -87,14 +97,13 @@ def _tell_of_rivals(job: WalkedJob, facts: WalkedFacts) -> Finding:
 def _tell_of_kept_out(job: WalkedJob) -> Finding:
     trainer, pid = job.trainer, job.trainer.locked_out[0]
     name, share = job.locks.holders[pid], trainer.kinds.get(LOCK, 0.0)
-    detail = filled(
-        "the main thread of {} ({}) waited for the lock of a file {:.0f}% of the time", trainer.role.label, trainer.pid, 100 * share
-    )
+    lock = "mutex that processes share" if trainer.at_mutex else "lock of a file"
+    detail = filled("the main thread of {} ({}) waited for the {} {:.0f}% of the time", trainer.role.label, trainer.pid, lock, 100 * share)
     fixes = (
         Fix("See what the holder does", filled("gputop stacks {:pid} --duration 5", pid), look=True),
-        Fix(filled("Have {} ({}) hold it for shorter, or lock the file less often than in each step", name, pid)),
+        Fix(filled("Have {} ({}) hold it for shorter, or take it less often than in each step", name, pid)),
     )
-    evidence = percent("lock_pct", share, "of its time asleep in fcntl or flock")
+    evidence = percent("lock_pct", share, "of its time asleep at it")
     return Finding(detail + _held(job, [trainer]), (evidence,), fixes, (Culprit(pid, name, None),), (trainer.pid,))
 
 
@@ -119,6 +128,42 @@ def _tell_of_turns(job: WalkedJob) -> Finding:
     )
     culprits = tuple(Culprit(pid, workers[pid].role.label, round(workers[pid].cpu_s, 3)) for pid in most)
     return Finding(detail, evidence, fixes, culprits, (trainer.pid,))
+
+
+def _tell_of_members(job: WalkedJob) -> Finding:
+    """Members of the family that feed the trainer wait for a mutex."""
+    trainer, waiting = job.trainer, [one for one in job.members if one.locked_by]
+    held = sum((one.locked_by for one in waiting), Counter[int]())
+    pid, share = held.most_common(1)[0][0], held.total() / max(1, sum(one.met.total() for one in waiting))
+    name, cores = job.locks.holders.get(pid, "process"), next((one.cores for one in job.members if one.pid == pid), None)
+    names = joined(", ", (filled("{} ({})", one.name, one.pid) for one in waiting if one.pid != pid))
+    own = filled("{} ({})", trainer.role.label, trainer.pid)
+    detail = filled("the main thread of {} waits for {}, which waited {:.0f}% of the time for a mutex", own, names, 100 * share)
+    asleep = cores is not None and cores < policy.TENTH
+    detail += filled("; {} ({}) holds it{}", name, pid, ", and sleeps meanwhile" if asleep else "")
+    evidence = percent("lock_pct", share, "of the samples asleep at a mutex that another process holds")
+    fixes = (
+        Fix("See what the holder does", filled("gputop stacks {:pid} --duration 5", pid), look=True),
+        Fix(filled("Have {} ({}) hold it for shorter: copy what it needs under the mutex, and write, send or wait without it", name, pid)),
+        Fix("Or give each of them a part of its own, with a mutex for each"),
+    )
+    victims = (trainer.pid, *(one.pid for one in waiting if one.pid != pid))
+    return Finding(detail, (evidence,), fixes, (Culprit(pid, name, None),), victims)
+
+
+def _tell_of_own_thread(job: WalkedJob) -> Finding:
+    """Another thread of the trainer holds a mutex, asleep."""
+    trainer, (tid, part) = job.trainer, job.trainer.lock_thread
+    share = trainer.kinds.get(LOCK, 0.0) * part
+    name = next((thread.comm for thread in trainer.info.threads if thread.tid == tid), "")
+    detail = filled("the main thread of {} ({}) waited for a mutex {:.0f}% of the time", trainer.role.label, trainer.pid, 100 * share)
+    detail += filled("; its thread {} holds it", filled("{} ({})", name, tid) if name else tid)
+    evidence = percent("lock_pct", share, "of its time asleep at a mutex of its own process")
+    fixes = (
+        Fix("See what the holder does", filled("gputop stacks {:pid} --duration 5", trainer.pid), look=True),
+        Fix("Hold it for shorter: prepare before, write, send or wait after, and only exchange what is ready under it"),
+    )
+    return Finding(detail, (evidence,), fixes, (), (trainer.pid,))
 
 
 def _tell_of_server(job: WalkedJob, server: ProcFacts) -> Finding:
@@ -169,4 +214,5 @@ def _held(job: WalkedJob, waiting: list[ProcFacts]) -> str:
     return filled("; {} ({}) held it in {:.0f}% of the samples", label, pid, 100 * share) if pid else ""
 
 
-JUDGE = Judge("lock-contention", "input-bound", _tell, rows=(("lock", "sibling"), ("lock", "process"), ("lock", "worker")), felt=_felt)
+_HOLDERS = ("sibling", "process", "worker", "thread")
+JUDGE = Judge("lock-contention", "input-bound", _tell, rows=tuple(("lock", by) for by in _HOLDERS), felt=_felt)

@@ -12,13 +12,14 @@ from collections import Counter
 
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.facts.facts import OutputReader
+from gputop.diagnosis.facts.feeders import LISTENING
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.waits import PIPE
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.states import host_side_loss
 from gputop.findings import policy
 from gputop.findings.sentence import filled
-from gputop.findings.verdict import Culprit, Fix
+from gputop.findings.verdict import READS, Culprit, Fix
 
 _LESS = Fix("Write less often, or to a file")
 
@@ -60,4 +61,11 @@ def lists_ends(trainer: ProcFacts) -> str:
     return filled("lsof +E -a -p {:pid} -d {:d}", trainer.pid, number)
 
 
-JUDGE = Judge("output-blocked", "wait-heavy", _tell, rows=(("reader", "main"), ("reader", "worker")))
+def _felt(job: WalkedJob) -> str:
+    """The symptom: a job that others ask or feed is one stage of several, and goes at their pace. The reader of a training's log is no
+    part of the training."""
+    asked = job.trainer.info.sockets == LISTENING or bool(job.feeders.pids)
+    return "input-bound" if asked or any(one.part != READS for one in job.members) else "wait-heavy"
+
+
+JUDGE = Judge("output-blocked", "wait-heavy", _tell, rows=(("reader", "main"), ("reader", "worker")), felt=_felt)

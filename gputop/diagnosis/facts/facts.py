@@ -178,6 +178,13 @@ class Member(Struct, frozen=True):
     met: Counter[str]  # samples of its main thread by kind of wait (words of `waits`); empty without any
     asks: tuple[int, ...] = ()  # pids of the trainer and of members at the other ends of what it reads, and of members that it started
     paced: bool | None = False  # it feeds at a pace of its own (`facts.paced`); None: not yet known
+    locked_by: Counter[int] = field(default_factory=Counter)  # samples of its main thread at a mutex, by pid of the other process with it
+
+    @property
+    def locked_out(self) -> tuple[int, float]:
+        """(pid of the process that most often held a mutex at which it slept, share of its samples); (0, 0.0) if none did."""
+        [(pid, times)] = self.locked_by.most_common(1) or [(0, 0)]
+        return pid, times / max(1, self.met.total())
 
     @property
     def spent(self) -> dict[str, float]:
@@ -313,7 +320,7 @@ class LockFacts(Struct, frozen=True):
     """Locks that a job waits for, outside its own processes or between its workers."""
 
     holders: dict[int, str] = field(default_factory=dict)
-    """Lock holders (pid -> name) that the workers, or the trainer in fcntl or flock, waited for."""
+    """Lock holders (pid -> name) that the workers, members, or the trainer in fcntl, flock or a mutex, waited for."""
     rivals: dict[int, float] = field(default_factory=dict)
     """Pid of another trainer -> share of the window that the main thread slept at a lock until that trainer's process woke it (probe)."""
 

@@ -147,6 +147,31 @@ class ProcFacts(Struct, frozen=True, dict=True):
         pid, count = Counter(holders).most_common(1)[0]
         return pid, count / len(self.samples)
 
+    @cached_property
+    def lock_thread(self) -> tuple[int, float]:
+        """(the other thread of this process that most often held the mutex at which its main thread slept, share of its samples at locks);
+        (0, 0.0) if there was none."""
+        asleep = [one for one in self.samples if self.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == LOCK]
+        holders = Counter(one.lock_tid for one in asleep if one.lock_tid is not None and one.locked_by is None)
+        [(tid, times)] = holders.most_common(1) or [(0, 0)]
+        return tid, times / max(1, len(asleep))
+
+    @property
+    def at_mutex(self) -> bool:
+        """True if most locks that other processes held and the main thread waited for were mutexes in shared memory, not files."""
+        held = [one.lock_tid is not None for one in self.samples if one.locked_by is not None]
+        return 2 * sum(held) > len(held)
+
+    def activity_of(self, tid: int) -> dict[str, float]:
+        """Activity of one other thread -> share of the window, summing to 1: on a CPU, ready for one (``TURN``), and kinds of its sleep by
+        samples."""
+        run, ready = (min(1.0, part) for part in self._sum_threads({tid}))
+        ready = min(ready, 1.0 - run)
+        met = Counter(self._met(one) for sample in self.samples for one in sample.threads if one.tid == tid)
+        asleep = {kind: times for kind, times in met.items() if kind not in (ONCPU, UNKNOWN)} or {UNKNOWN: 1}
+        scale = (1.0 - run - ready) / sum(asleep.values())
+        return {kind: times * scale for kind, times in asleep.items()} | {ONCPU: run, TURN: ready}
+
     def kept_out(self, kind: str) -> float:
         """Share of the samples asleep in ``kind`` (a word of `waits`) in which another process held a lock that the main thread waited
         for."""

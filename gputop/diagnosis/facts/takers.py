@@ -162,13 +162,15 @@ class TakerTrack:
         own = (pid for pid, role in roles.items() if role.trainer_pid is not None)
         return frozenset((*own, *self._recorders, board.header.collector_pid))
 
-    def waits_of(self, pid: int, kind_of: KindOf, oldest_ns: int) -> tuple[Counter[str], float]:
+    def waits_of(self, pid: int, kind_of: KindOf, oldest_ns: int) -> tuple[Counter[str], float, Counter[int]]:
         """(samples in the window of a process outside the jobs by kind of wait, the last one before it if there is none; share of the
-        window in which its main thread was runnable)."""
+        window in which its main thread was runnable; such samples in which another process held a mutex that it waited for, by that
+        process)."""
         stranger = self._strangers.get(pid)
         recent = () if stranger is None else stranger.asked_since(oldest_ns) or stranger.asked[-1:]
         ready = _wanted(recent[0], recent[-1])[1] if len(recent) > 1 else 0.0
-        return _kinds_of(recent, kind_of), ready
+        locked_by = Counter(one.locked_by for one in recent if one.locked_by is not None)
+        return _kinds_of(recent, kind_of), ready, locked_by
 
     def samples_of(self, pid: int) -> tuple[ProcSample, ...]:
         """Samples of the waits of a process outside the jobs, from `BEFORE_NS` before the window on."""

@@ -98,6 +98,11 @@ class ProcTrack:
             for kind in self.kinds.pop(0):
                 self.counts[kind] -= 1
 
+    @property
+    def shared_futexes(self) -> Counter[int]:
+        """Futexes between processes at which samples and looks met the main thread."""
+        return Counter(chain.from_iterable(self.locks))
+
     def facts(self, info: ProcInfo, role: Role, own_wakes: tuple[float, float] | None = None) -> ProcFacts:
         """The process's facts over the window; rates are zero while there is only one sample."""
         older, newer = self.samples[0], self.samples[-1]
@@ -113,7 +118,7 @@ class ProcTrack:
             kinds=kinds, unsampled=unsampled, began_ns=self.began_ns, still_s=(newer.t_ns - self.moved_ns) / 1e9, threaded=threaded,
             children=max(0, (newer.children_ns or 0) - (older.children_ns or 0)) / ns if older.children_ns is not None else 0.0,
             samples=self.samples, kind_of=self.kind_of, futex=self.futex, grown_bytes=newer.rss_bytes - self.first_rss_bytes,
-            own_wakes=own_wakes, shared_futexes=Counter(chain.from_iterable(self.locks)), met_at_locks=self.counts.get(waits.LOCK, 0),
+            own_wakes=own_wakes, shared_futexes=self.shared_futexes, met_at_locks=self.counts.get(waits.LOCK, 0),
         )  # fmt: skip
 
     def shares(self) -> tuple[float, ...]:

@@ -239,16 +239,20 @@ class Window:
         kind_of, members = waits.kinds(board.header.machine), list[Member]()
         read = {*job.trainer.info.other_ends, *(pid for one in known.near for pid in board.infos[one].other_ends)}
         for pid in (*known.near, *known.behind):
-            met, ready = self._takers.waits_of(pid, kind_of, self._points.oldest_ns)
+            met, ready, locked_by = self._takers.waits_of(pid, kind_of, self._points.oldest_ns)
             part, cores = part_of(pid, job, board.infos), self._takers.cores(pid) or 0.0
             asks = known.asked_by(pid, job.trainer.pid, board.infos)
             paced = pid in read and part == FEEDS and self._is_paced(pid, cores, board)
-            members.append(Member(pid, name_of(board, pid), part, pid in known.near, cores, ready, met, asks, paced))
-        awaited = (one for one in members if one.part != READS)
+            members.append(Member(pid, name_of(board, pid), part, pid in known.near, cores, ready, met, asks, paced, locked_by))
+        awaited = [one for one in members if one.part != READS]
         stopped = {one.pid: one.name for one in awaited if one.met[waits.STOPPED] >= policy.HALF * one.met.total() > 0}
         if not members:
             return job
-        return replace(job, members=members, programs=replace(job.programs, stopped=job.programs.stopped | stopped))
+        holders = {pid: name_of(board, pid) for one in awaited if (pid := one.locked_out[0])}
+        return replace(
+            job, members=members, programs=replace(job.programs, stopped=job.programs.stopped | stopped),
+            locks=replace(job.locks, holders=holders | job.locks.holders),
+        )  # fmt: skip
 
     def _is_paced(self, pid: int, cores: float, board: Board) -> bool | None:
         samples = self._takers.samples_of(pid)
@@ -353,7 +357,10 @@ class Window:
     def _output(self, board: Board, job: JobFacts, readers: list[int]) -> OutputFacts:
         last = job.trainer.newer
         unheard = waits.is_unheard(board.header.machine, last.syscall, last.syscall_arg, last.wchan)
-        return OutputFacts([self._reader(board, pid, job) for pid in readers], job.trainer.still_s >= policy.STUCK_S and unheard)
+        found = [self._reader(board, pid, job) for pid in readers]
+        if not self._woken:  # whoever inherited the other end has it, too; the one that works at what it has read keeps the others waiting
+            found.sort(key=lambda one: -(one.cores or 0.0))
+        return OutputFacts(found, job.trainer.still_s >= policy.STUCK_S and unheard)
 
     def _locks(self, board: Board, job: JobFacts) -> LockFacts:
         locked = [*job.workers, *([job.trainer] if job.trainer.kept_out(waits.LOCK) else [])]
@@ -362,13 +369,26 @@ class Window:
 
     def _rivals(self, trainer: ProcFacts) -> dict[int, float]:
         """Other trainers -> share of the window until they released the lock this one slept at. Collectives are excluded: they wake by the
-        kernel or own threads."""
+        kernel or own threads. Without the probe any of those may have it that samples met at the same lock in shared memory."""
         asked = sum(trainer.kinds.get(kind, 0.0) for kind in (waits.PIPE, waits.NETWORK, waits.POLL))
         if trainer.kinds.get(waits.LOCK, 0.0) <= asked:
             return {}
-        others = (pid for pid in self._procs if pid != trainer.pid and (role := self.roles.get(pid)) and role.kind == "trainer")
+        others = [pid for pid in self._procs if pid != trainer.pid and (role := self.roles.get(pid)) and role.kind == "trainer"]
+        if not self._woken:
+            return self._rivals_by_samples(trainer, others)
         woken = self._woken.by_pid(trainer.pid)
         return {pid: woken[pid] for pid in others if woken.get(pid, 0.0) > 0.0}
+
+    def _rivals_by_samples(self, trainer: ProcFacts, others: list[int]) -> dict[int, float]:
+        """The value of `LockFacts.rivals`, by the locks in shared memory at which the trainers slept."""
+        met = {pid: self._procs[pid].shared_futexes for pid in others}
+        at = [futex for futex in trainer.shared_futexes if any(known[futex] for known in met.values())]
+        times = sum(trainer.shared_futexes[futex] for futex in at)
+        rivals = [pid for pid, known in met.items() if any(known[futex] for futex in at)]
+        if times < policy.SEVERAL or not rivals:
+            return {}
+        share = trainer.kinds.get(waits.LOCK, 0.0) * min(1.0, times / max(1, trainer.met_at_locks)) / len(rivals)
+        return dict.fromkeys(rivals, share)
 
     def _woken_by(self, board: Board, job: JobFacts) -> dict[int, float]:
         """Pid -> share of the window that the main thread slept until that process woke it, or wrote what another thread reads: by the

@@ -11,7 +11,7 @@ from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.wakes import Wake
 from gputop.findings import policy
 
-RUN, READY, GIL, WORKERS, PACED = "run", "ready", "gil", "workers", "paced"
+RUN, READY, GIL, WORKERS, PACED, HELD = "run", "ready", "gil", "workers", "paced", "held"
 
 
 class Edge(NamedTuple):

@@ -13,7 +13,7 @@ from gputop.diagnosis.facts.capacity import capacity, is_held
 from gputop.diagnosis.facts.family import INPUT
 from gputop.diagnosis.facts.proc import ASKING, TURN, ProcFacts
 from gputop.diagnosis.graph import asked, owners
-from gputop.diagnosis.graph.edges import GIL, PACED, READY, RUN, Edge, Trail, edges_of, take
+from gputop.diagnosis.graph.edges import GIL, HELD, PACED, READY, RUN, Edge, Trail, edges_of, take
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy
 from gputop.findings.verdict import FEEDS, READS, SERVES
@@ -31,7 +31,8 @@ class Times:
         self.managers = {manager.pid for manager in job.managers}
         self.children = {one.pid for one in feeders.started(job, facts)}
         mine = [one for one in job.members if one.pid in self.children]
-        programs = set[int]() if all(one.paced is not False for one in mine) else self.children  # others count as programs, all together
+        alone = all(one.paced is not False for one in mine) or any(one.locked_by for one in mine)
+        programs = set[int]() if alone else self.children  # others count as programs, all together
         self.members = {one.pid: one for one in job.members if one.part != READS and one.pid not in programs}
         self.feeds = (self.workers.keys() | job.feeders.services | (self.managers if job.workers else set())) - self.readers
         self.left_out = owners.left_out(job)
@@ -311,6 +312,8 @@ class Times:
         if one.paced:
             return {(pid, PACED): 1.0}
         spent = one.spent
+        locked = one.locked_out[1] * sum(spent.values())  # a mutex with a holder is neither rest nor a wait for input
+        spent[waits.LOCK] = spent.get(waits.LOCK, 0.0) - (held := min(locked, spent.get(waits.LOCK, 0.0)))
         far = (waits.NETWORK,) if one.near and one.part == FEEDS and not one.asks else ()
         rest = sum(spent.pop(kind, 0.0) for kind in (*INPUT, waits.UNKNOWN, waits.CHILD) if kind not in far)
         spent[READY] += (late := spent[waits.ONCPU] * (1.0 - owners.own_part(spent[waits.ONCPU], spent[READY])))
@@ -318,7 +321,7 @@ class Times:
         rest += spent.pop(waits.TIMER, 0.0) if by_network else 0.0
         if one.part == SERVES or not one.near:  # its main thread may wait for its end, or for people
             rest += spent.pop(waits.LOCK, 0.0) + spent.pop(waits.TIMER, 0.0)
-        found = {(pid, kind): share for kind, share in spent.items() if share > policy.TRIFLE}
+        found = {(pid, kind): share for kind, share in (spent | {HELD: held}).items() if share > policy.TRIFLE}
         behind = dict[tuple[int, str], float]()
         for other in one.asks:
             if other in self.members and other not in seen and len(seen) <= policy.DEEP:

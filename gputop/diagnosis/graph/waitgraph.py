@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from gputop.diagnosis.facts import feeders, waits
 from gputop.diagnosis.facts.facts import may_spin
-from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.facts.proc import TURN, ProcFacts
 from gputop.diagnosis.graph import owners
-from gputop.diagnosis.graph.edges import GIL, PACED, READY, RUN, WORKERS, Edge, Hop, Leaf, LeafLoss, LeafTrail, Leaves, Trail
+from gputop.diagnosis.graph.edges import GIL, HELD, PACED, READY, RUN, WORKERS, Edge, Hop, Leaf, LeafLoss, LeafTrail, Leaves, Trail
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.times import Times
 from gputop.findings import policy
@@ -224,6 +224,8 @@ class Walk(Times):
             mine = share * part.share / total
             if part.kind == RUN:
                 self.book("work", self.thread_of(proc, who), mine, (*trail, Hop(proc.pid, edge.tid, RUN, mine, True)))
+            elif part.kind == waits.TIMER and edge.tid == proc.lock_thread[0] and proc.lock_thread[1] >= policy.HALF:
+                self.book("lock", "thread", mine, (*trail, Hop(proc.pid, edge.tid, "holds", mine, True)))
             elif mine < policy.TRIFLE:  # dozens of threads that wake each other have millions of ways
                 self.book("thread", who, mine, trail)
             else:
@@ -245,6 +247,8 @@ class Walk(Times):
         job = self.job
         if edge.pid in job.locks.rivals:
             self.book("lock", "process", share, trail)
+        elif edge.kind == waits.LOCK and edge.pid == proc.locked_out[0] and proc.at_mutex and proc.kept_out(waits.LOCK) >= policy.HALF:
+            self.book("lock", "process", share, (*trail, Hop(edge.pid, 0, "holds", share, True)))
         elif edge.pid in job.ranks.kin:
             self.book("peer", "rank", share, trail)
         elif edge.kind in (waits.PIPE, waits.NETWORK, waits.UNKNOWN) and edge.pid in self.readers:
@@ -261,6 +265,8 @@ class Walk(Times):
     def to_members(self, proc: ProcFacts, pids: Sequence[int], share: float, who: str, trail: Trail, kind: str) -> None:
         """Book a wait for processes of the family over their activity, and over the processes that they wait for themselves. Their rest in
         that time is the network's if it carries the wait, else they have no requests."""
+        holders = {one.locked_out[0] for pid in pids if (one := self.members[pid]).locked_out[1] >= policy.HALF}
+        pids = [pid for pid in pids if pid not in holders] or pids  # what a holder does is in the time of those that wait for its lock
         owed = {pid: self.owes(pid, frozenset(pids), kind == waits.NETWORK) for pid in pids}
         total = sum(sum(parts.values()) for parts in owed.values())
         explained = share if total >= policy.HALF * share else total
@@ -276,6 +282,9 @@ class Walk(Times):
                     self.ready(mine, who, along, crowd=("work", f"{who}'s {holder}"))
                 elif does == waits.STOPPED:
                     self.book("nobody", "worker", mine, along)
+                elif does == HELD:
+                    holder_pid = self.members[pid].locked_out[0]
+                    self.book("lock", "process", mine, (*along, Hop(holder_pid, 0, "holds", mine, True)))
                 elif does == PACED:
                     self.book(PACED, who, mine, (*trail, Hop(pid, pid, waits.TIMER, mine, True)))
                 elif does in (waits.TIMER, waits.LOCK):  # which of its threads holds that lock is not seen
@@ -322,11 +331,17 @@ class Walk(Times):
             unread = share * min(1.0, proc.held_up / proc.kinds[waits.PIPE])
             self.book("reader", who, unread, trail)
             share -= unread
+        if kind == waits.LOCK and who == "main" and not self.facts.wakes and job.locks.rivals:
+            theirs = min(share, sum(job.locks.rivals.values()))
+            self.book("lock", "process", theirs, trail)
+            share -= theirs
         if kind in (waits.LOCK, waits.TIMER) and proc.locked_out[0]:
             kept, by_turns = proc.kept_out(kind), len(self.workers.keys() & job.locks.holders.keys()) > 1
             held = share if kept >= (policy.FIFTH if by_turns else policy.HALF) else share * kept
             self.book("lock", "process", held, (*trail, Hop(proc.locked_out[0], 0, "holds", held, False)))
             share -= held
+        if kind == waits.LOCK and proc.lock_thread[0] and trail[-1].tid == proc.pid:
+            share -= self.to_lock_thread(proc, share * proc.lock_thread[1], who, trail)
         if kind == waits.LOCK and who == "main" and proc.awaits_memory > 0.0 and (fed := self.fed_here):
             shared = share * min(1.0, proc.awaits_memory / proc.kinds[waits.LOCK])
             self.to_members(proc, fed, shared, who, trail, kind)
@@ -348,6 +363,21 @@ class Walk(Times):
             self.to_sibling(edge, share, trail)
         else:
             self.book(kind, who, share, trail)
+
+    def to_lock_thread(self, proc: ProcFacts, share: float, who: str, trail: Trail) -> float:
+        """Book a wait for a mutex that another thread of the process holds over what that thread does, by samples; returns the share."""
+        tid = proc.lock_thread[0]
+        for does, part in proc.activity_of(tid).items():
+            mine = share * part
+            if does == waits.ONCPU:
+                self.book("work", self.thread_of(proc, who), mine, (*trail, Hop(proc.pid, tid, RUN, mine, False)))
+            elif does == TURN:
+                self.ready(mine, who, trail)
+            elif does in (waits.DISK, waits.NETWORK):
+                self.book("memory" if does == waits.DISK and self.is_short_of_memory(proc) else does, who, mine, trail)
+            else:
+                self.book("lock", "thread", mine, (*trail, Hop(proc.pid, tid, "holds", mine, True)))
+        return share
 
     def to_sampled_threads(self, proc: ProcFacts, kind: str, share: float, who: str, trail: Trail) -> float:
         """Book a wait that may be for other threads of the process over these threads' samples; returns the share that is left."""

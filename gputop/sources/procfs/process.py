@@ -17,6 +17,7 @@ from gputop.model.frame import ProcInfo, ProcSample, ThreadInfo, ThreadSample
 from gputop.sources import parse
 from gputop.sources.files import DescriptorBudget, KeptFile
 from gputop.sources.procfs.ends import POLLS, READS, WRITES, SocketUse
+from gputop.sources.procfs.holders import Holders
 from gputop.sources.procfs.identity import IdentityReader, Users
 from gputop.sources.procfs.locks import CALLS, OpenFiles
 from gputop.sources.procfs.threads import Threads, Tick
@@ -62,7 +63,8 @@ class Process:
     """
 
     __slots__ = (
-        "_anon_bytes", "_files", "_io", "_io_bytes", "_io_stale", "_locked_by", "_memory_due", "_news", "_number", "_ran",
+        "_anon_bytes", "_files", "_holders", "_io", "_io_bytes", "_io_stale", "_lock_tid", "_locked_by", "_memory_due", "_news",
+        "_number", "_ran",
         "_sched", "_sched_data", "_sched_numbers", "_served", "_sockets", "_stat", "_stat_seen", "_status", "_switches",
         "_switches_due", "_threads", "_total_ns", "_wait", "_waits", "_whole_ns", "folder", "identity", "pid", "rested", "sample",
         "shared_bytes", "since", "slot", "stat", "used_ns", "wire",
@@ -101,7 +103,9 @@ class Process:
         self._waits: Waits | None = None
         self._wait = UNKNOWN
         self._files: OpenFiles | None = None
+        self._holders: Holders | None = None
         self._locked_by: int | None = None
+        self._lock_tid: int | None = None
         self._served = 0  # readings in which it served, since its main thread last did anything else
 
     @property
@@ -230,6 +234,9 @@ class Process:
         if hot or near:
             self._read_wait(ran or self.stat.state != before.state, self.stat.state)
         self._locked_by = self._read_locks(tick) if hot and self._wait[0] in CALLS else None
+        self._lock_tid = None
+        if (hot or near) and FUTEX is not None and self._wait[0] == FUTEX and self.stat.state == "S":
+            self._locked_by, self._lock_tid = self._read_holder(tick)
 
     def _read_stat(self) -> None:
         data = self._stat.read()
@@ -259,6 +266,17 @@ class Process:
             self._files = OpenFiles(self.folder, self.pid)
         return self._files.locked_by(tick.locks.held(tick.t_ns), tick.t_ns, self.stat.ppid)
 
+    def _read_holder(self, tick: Tick) -> tuple[int | None, int | None]:
+        """(pid of another process that holds the mutex in which its main thread sleeps, the thread that holds it), each None if unknown."""
+        named = self._waits.lock_holder if self._waits is not None else 0
+        if self._waits is None or not named:
+            return None, None
+        if self._holders is None:
+            self._holders = Holders(self.folder.removesuffix(f"{self.pid}/"), self.pid)
+        is_inner = self.info.ns_pid is not None
+        pid, tid = self._holders.find(named, self._waits.shared_memory, is_inner, tick.inner_pids)
+        return pid if pid not in (0, self.pid) else None, tid if tid not in (0, self.pid) else None
+
     def _read_threads(self, tick: Tick, stat: parse.Stat, look: bool) -> list[ThreadSample]:
         if self._threads is None:
             self._threads = Threads(self.folder, self.pid, self._stat.pool)
@@ -285,7 +303,7 @@ class Process:
             oncpu_ns=oncpu, run_delay_ns=delay, timeslices=slices, vol=vol, invol=invol, minflt=stat.minflt, majflt=stat.majflt,
             blkio_delay_ns=blkio_delay_ns(stat, tick.boot_ticks) if tick.delays else None,
             read_bytes=read_bytes, write_bytes=write_bytes, rchar_bytes=rchar_bytes, processor=stat.processor,
-            syscall=call, syscall_arg=argument, wchan=wchan, threads=threads, locked_by=self._locked_by,
+            syscall=call, syscall_arg=argument, wchan=wchan, threads=threads, locked_by=self._locked_by, lock_tid=self._lock_tid,
             exit_code=stat.exit_code if may_know else None, unfollowed=self._threads.unfollowed if self._threads else 0,
             anon_bytes=self._anon_bytes, shared_bytes=self.shared_bytes,
             shared_futex=self._waits.shared_futex if self._waits is not None and call is not None and call == FUTEX else None,
@@ -325,7 +343,7 @@ class Process:
         for part in (self._threads, self._waits):
             if part is not None:
                 part.close()
-        self._threads = self._waits = self._anon_bytes = self.shared_bytes = self._sockets = self.wire = None
+        self._threads = self._waits = self._anon_bytes = self.shared_bytes = self._sockets = self._holders = self.wire = None
         self.rested = 0
 
     def close(self) -> None:

@@ -236,6 +236,7 @@ class ProcfsSource:
             locks=self._locks,
             boot_ticks=boot_ticks,
             delays=self._delays,
+            inner_pids=lambda number: [pid for pid, one in self._processes.items() if one.info.ns_pid == number],
         )
 
     def _accounts_delays(self) -> bool:

@@ -7,6 +7,7 @@ second, in rotation, and in key frames. A thread that a tick does not read is no
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 
 import msgspec
 from msgspec import Struct
@@ -41,6 +42,7 @@ class Tick(Struct):
     boot_ticks: int = 0  # CLOCK_BOOTTIME in clock ticks, the unit of start times
     delays: bool = True  # whether the kernel accounts delays (kernel.task_delayacct)
     statuses: int = STATUSES  # status texts that may still be read
+    inner_pids: Callable[[int], Iterable[int]] = lambda _: ()  # see `gputop.sources.procfs.holders.InnerPids`
 
     def passes(self, every: int, slot: int, since: int) -> bool:
         """True if something done every ``every`` ticks, spread over the slots, became due in the last ``since`` ticks."""

@@ -238,7 +238,7 @@ class Scene:
             syscall=look.get("syscall"), syscall_arg=look.get("syscall_arg"), wchan=look.get("wchan"), threads=threads,
             children_ns=self._add((pid, "children"), proc.children * ns), locked_by=look.get("locked_by", proc.locked_by),
             exit_code=look.get("exit_code"), anon_bytes=proc.anon_bytes, shared_bytes=proc.shared_bytes,
-            shared_futex=look.get("shared_futex"), **self._wire(proc, dt),
+            shared_futex=look.get("shared_futex"), lock_tid=look.get("lock_tid"), **self._wire(proc, dt),
         )  # fmt: skip
 
     def _wire(self, proc: Proc, dt: float) -> dict:

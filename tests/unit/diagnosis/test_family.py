@@ -238,3 +238,40 @@ def test_a_sleep_at_a_lock_of_its_own_threads_is_nobody_elses() -> None:
         Proc(FRONT, comm="fill", cmdline=["fill"], info={"session": FRONT}, **WORKS),
     )
     assert told(scene)[1] != "too-few-workers"
+
+
+HELD = AWAIT | {"locked_by": BEHIND, "lock_tid": BEHIND}
+
+
+def fed_under_a_mutex(holder: dict, looks: list[dict], **front: dict) -> Scene:
+    """The engine sleeps at a semaphore that a child of its posts, which takes a mutex in turn with a second child."""
+    scene = Scene(cpus=2, cpu_busy=[0.5, 0.5])
+    scene.gpus[0] = {"util_pct": 30.0, "power_w": 300.0, "power_limit_w": 700.0, "pids": [GPU]}
+    info = {"uses_cuda": True, "other_ends": [FRONT, BEHIND], "session": GPU}
+    return scene.add(
+        Proc(GPU, run=0.02, comm="engine", cmdline=["engine"], looks=[AWAIT | {"shared_futex": 70}], info=info),
+        Proc(FRONT, GPU, run=0.02, comm="ingest", cmdline=["ingest"], looks=looks, info={"session": GPU}, **front),
+        Proc(BEHIND, GPU, comm="janitor", cmdline=["janitor"], info={"session": GPU}, **holder),
+    )
+
+
+@pytest.mark.parametrize("probed", [False, True], ids=["proc", "eBPF"])
+@pytest.mark.parametrize("holder", [{"run": 0.0, "looks": [SLEEP]}, WORKS], ids=["sleeps", "works"])
+def test_who_holds_the_mutex_that_a_feeder_waits_for_is_the_end(holder: dict, probed: bool) -> None:
+    scene = fed_under_a_mutex(holder, [HELD, HELD, HELD, ON_CPU])
+    scene.probed = probed
+    scene.wakeups = {(GPU, FRONT): 0.7} if probed else {}
+    assert told(scene) == ("input-bound", "lock-contention")
+    verdict = scene.engine.verdict
+    assert [one.pid for one in verdict.path] == [GPU, FRONT, BEHIND]
+    assert (verdict.path[-1].state, verdict.culprits[0].pid, {one.pid for one in verdict.victims}) == ("holds", BEHIND, {GPU})
+
+
+def test_a_mutex_of_a_feeder_without_a_known_holder_is_no_lock() -> None:
+    scene = fed_under_a_mutex({"run": 0.0, "looks": [SLEEP]}, [AWAIT])
+    assert told(scene)[1] != "lock-contention"
+
+
+def test_a_mutex_that_is_seldom_held_is_not_the_cause() -> None:
+    scene = fed_under_a_mutex({"run": 0.0, "looks": [READ]}, [HELD, *[DISK] * 7])
+    assert told(scene)[1] == "disk-io"

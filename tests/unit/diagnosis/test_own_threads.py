@@ -7,7 +7,7 @@ import pytest
 from gputop.findings.verdict import Verdict
 from gputop.model.frame import ThreadInfo
 from tests.unit.diagnosis.causes import alone
-from tests.unit.diagnosis.scene import AWAIT, HIDDEN, ON_CPU, SLEEP, TURN, Proc, Scene
+from tests.unit.diagnosis.scene import AWAIT, DISK, HIDDEN, ON_CPU, READ, SLEEP, TURN, Proc, Scene
 
 PIN = 131
 WRITE = {"state": "S", "syscall": 1, "syscall_arg": 4, "wchan": "anon_pipe_write"}
@@ -117,3 +117,61 @@ def test_nothing_is_said_of_readers_where_waits_cannot_be_read():
 
 def _share(verdict: Verdict) -> float | None:
     return next(one.value for one in verdict.evidence if one.metric == "main_waits_pct")
+
+
+def under_a_mutex(look: dict, run: float, thread_look: dict, probed: bool = False) -> Scene:
+    """A trainer without loaders that sleeps most of the time at a mutex."""
+    scene = alone(25.0, 0.02, [look], {PIN: (run, 0.01)})
+    scene.drop(101, 102)
+    scene.procs[100].info["threads"] = [ThreadInfo(100, "python"), ThreadInfo(PIN, "flusher")]
+    scene.procs[100].thread_looks = [thread_look]
+    scene.add(Proc(900, comm="janitor", cmdline=["janitor"], run=run, looks=[SLEEP]))
+    scene.probed = probed
+    return scene
+
+
+@pytest.mark.parametrize("probed", [False, True], ids=["proc", "eBPF"])
+@pytest.mark.parametrize("run", [0.02, 0.9], ids=["sleeps", "works"])
+def test_a_mutex_that_another_process_holds_is_a_lock_whatever_that_one_does(run: float, probed: bool):
+    scene = under_a_mutex(AWAIT | {"locked_by": 900, "lock_tid": 900}, run, SLEEP, probed)
+    scene.wakeups, scene.futexes = ({(100, 900): 0.72}, {(100, 900): 4096}) if probed else ({}, {})
+    verdict = scene.play(6).engine.verdict
+    assert (verdict.symptom, verdict.cause, verdict.culprits[0].pid) == ("wait-heavy", "lock-contention", 900)
+    assert (verdict.path[-1].pid, verdict.path[-1].state) == (900, "holds")
+    assert "mutex" in verdict.detail
+
+
+@pytest.mark.parametrize("probed", [False, True], ids=["proc", "eBPF"])
+def test_a_mutex_with_which_an_own_thread_sleeps_is_a_lock_and_the_thread_is_named(probed: bool):
+    scene = under_a_mutex(AWAIT | {"lock_tid": PIN}, 0.02, SLEEP, probed)
+    scene.wakeups = {(100, PIN): 0.72, (PIN, 0): 0.96} if probed else {}
+    scene.waits_at = {(PIN, 0): "timer"} if probed else {}
+    verdict = scene.play(6).engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("wait-heavy", "lock-contention")
+    assert "flusher" in verdict.detail
+
+
+def test_an_own_thread_that_works_under_the_mutex_is_late_work_and_one_that_reads_is_the_disks():
+    working = under_a_mutex(AWAIT | {"lock_tid": PIN}, 0.93, ON_CPU).play(6).engine.verdict
+    assert working.cause == "main-thread-preprocessing"
+    assert under_a_mutex(AWAIT | {"lock_tid": PIN}, 0.03, DISK).play(6).engine.verdict.cause == "disk-io"
+
+
+@pytest.mark.parametrize("asked", ["server", "fed"])
+def test_a_stage_of_several_goes_at_the_pace_of_who_reads_it(asked: str):
+    """The same wait of a training for its log is `wait-heavy`."""
+    scene = logging()
+    if asked == "server":
+        scene.procs[100].info["sockets"] = "listening"
+    else:
+        scene.add(Proc(902, run=0.2, looks=[READ], comm="decode", cmdline=["decode"]))
+        scene.procs[100].info["other_ends"] = [902]
+    verdict = scene.play(6).engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("input-bound", "output-blocked")
+
+
+def test_of_several_that_have_the_other_end_the_one_that_works_is_the_reader():
+    scene = logging()
+    scene.add(Proc(901, ppid=100, run=0.01, looks=[SLEEP], cmdline=["python", "front.py"]))
+    scene.procs[100].info["read_by"] = [901, 900]
+    assert [one.pid for one in scene.play(6).engine.verdict.culprits] == [900]

@@ -8,9 +8,9 @@ import pytest
 
 from gputop.model.roles import ENV_OF_INTEREST
 from tests.unit.diagnosis.causes import ranks_of_mpi, straggling, straggling_gpu_of_spawned_ranks
-from tests.unit.diagnosis.causes_behind import sorted_by_length
+from tests.unit.diagnosis.causes_behind import lock_between_trainers, sorted_by_length
 from tests.unit.diagnosis.causes_gpu import small_kernels, undersized, undersized_by_power
-from tests.unit.diagnosis.scene import DISK, ON_CPU, QUEUE, SLEEP, SOCKET, Proc, Scene, training
+from tests.unit.diagnosis.scene import AWAIT, DISK, EPOLL, ON_CPU, QUEUE, SLEEP, SOCKET, Proc, Scene, training
 
 
 @pytest.mark.parametrize(
@@ -268,3 +268,14 @@ def test_ranks_that_wait_for_one_another_in_turn_wait_for_what_lies_between_them
     verdict = scene.play(8).engine.verdict
     assert (verdict.symptom, verdict.cause) == ("comm-bound", "unexplained")
     assert "waits for other ranks" in verdict.headline
+
+
+@pytest.mark.parametrize(("locks", "cause"), [((70, 70, 70), "lock-contention"), ((70, 71, 72), "unexplained")], ids=["one lock", "three"])
+def test_ranks_that_samples_meet_at_one_lock_in_shared_memory_wait_for_each_other(locks: tuple[int, ...], cause: str) -> None:
+    """Without the probe nobody knows who wakes them. Each at a place of its own waits for something else."""
+    scene = lock_between_trainers()
+    scene.probed, scene.wakeups, scene.calls = False, {}, {}
+    for rank, futex in enumerate(locks):
+        held = AWAIT | {"shared_futex": futex}
+        scene.procs[100 + 100 * rank].looks = [held, held, EPOLL]
+    assert (scene.play(6).engine.verdict.symptom, scene.engine.verdict.cause) == ("wait-heavy", cause)
