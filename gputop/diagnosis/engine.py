@@ -154,9 +154,10 @@ class Engine:
     def follow(self, board: Board, frame: Frame, every_ns: int = FEED_EVERY_NS) -> bool:
         """`look` at the next frame of a stream, which ``board`` holds already, and `feed` if it is time; returns whether it fed."""
         self.look(frame)
-        if not frame.ticks or not self.is_due(frame.t_ns, max(every_ns, self.pace_ns)):
+        every_ns = max(every_ns, self.pace_ns)
+        if not frame.ticks or not self.is_due(frame.t_ns, every_ns):
             return False
-        self.feed(board)
+        self.feed(board, every_ns)
         return True
 
     @property
@@ -185,17 +186,17 @@ class Engine:
         """
         self._window.look(frame)
 
-    def feed(self, board: Board) -> None:
-        """Take in the board as it stands. Feeding the same moment twice changes nothing."""
+    def feed(self, board: Board, every_ns: int = FEED_EVERY_NS) -> None:
+        """Take in the board as it stands. Feeding the same moment twice changes nothing. ``every_ns``: the time between two feeds."""
         before = self._window.t_ns
-        if not self._window.push(board):
+        if not self._window.push(board, max(policy.GAP_NS, 2 * every_ns)):
             return
         self._header = board.header
         seconds = (board.t_ns - before) / 1e9 if self._window.continues else 0.0
         if not self._window.continues:
             self._settled = Settled()  # bounds and findings of before the gap say nothing about a new window
         parties, shares = self._window.parties(board), self._window.shares()
-        if self._settled.rests(board.t_ns, parties, shares):
+        if self._settled.rests(board.t_ns, parties, shares, every_ns):
             self._hold(board, seconds)
             return
         facts = walked(self._window.facts(board))

@@ -57,11 +57,13 @@ class Settled:
         self._latest.add(shares)
         self._judged_ns, self._parties, self._findings = t_ns, parties, findings
 
-    def rests(self, t_ns: int, parties: Parties, shares: Shares) -> bool:
-        """Whether the last judgement still holds: findings have been the same for long, and each share is within its bounds."""
+    def rests(self, t_ns: int, parties: Parties, shares: Shares, every_ns: int = policy.FEED_EVERY_NS) -> bool:
+        """Whether the last judgement still holds: findings have been the same for long, and each share is within its bounds.
+        ``every_ns``: the time between two looks; of seldom ones it holds for two."""
         if t_ns - self._since_ns < policy.SETTLED_NS or t_ns - self._moved_ns < policy.WINDOW_NS:
             return False
-        return t_ns - self._judged_ns < policy.SELDOM_NS and parties == self._parties and not self._leave_bounds(shares)
+        lasts_ns = max(policy.SELDOM_NS, 3 * every_ns - policy.TICK_SLACK_NS)
+        return t_ns - self._judged_ns < lasts_ns and parties == self._parties and not self._leave_bounds(shares)
 
     def _leave_bounds(self, shares: Shares) -> bool:
         latest, earlier = self._latest, self._earlier

@@ -15,6 +15,8 @@ from gputop.stream.following import Following
 LEAD_NS = 10 * SECOND_NS  # before a stretch of a recording, that are judged as well
 LONG_NS = 300 * SECOND_NS  # a longer stretch is read by seconds
 SELDOM_FROM_NS, SELDOM_NS = 1800 * SECOND_NS, 2 * SECOND_NS  # of a stretch longer than that, every other second will do
+LONG_AGO, LONG_AGO_NS = 0.9, 4 * SECOND_NS
+"""First part of such a stretch, and ns between looks there: a look covers the last three, so no second goes unseen."""
 
 
 def tier_for(start_ns: int, end_ns: int, fine: bool) -> int:
@@ -44,8 +46,14 @@ def judged(following: Following, recording: Recording, start_ns: int, end_ns: in
         engine.feed(board)
         engine.begin()
         yield board
-    following.every_ns = SELDOM_NS if tier == SECONDS and end_ns - start_ns > SELDOM_FROM_NS else FEED_EVERY_NS
-    yield from following.through(recording.frames(start_ns + 1, end_ns, tier=tier))
+    following.every_ns, begun_ns = FEED_EVERY_NS, start_ns + 1
+    if tier == SECONDS and end_ns - start_ns > SELDOM_FROM_NS:
+        following.every_ns = LONG_AGO_NS
+        span_ns = min(end_ns, recording.end_ns) - max(start_ns, recording.start_ns)
+        late_ns = max(start_ns, recording.start_ns) + int(LONG_AGO * span_ns)
+        yield from following.through(recording.frames(begun_ns, late_ns, tier=tier))
+        following.every_ns, begun_ns = SELDOM_NS, late_ns
+    yield from following.through(recording.frames(begun_ns, end_ns, tier=tier))
     if board.t_ns > engine.fed_ns:
         engine.feed(board)
         yield board

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from gputop.recording.scan import payload_at
 from gputop.recording.seconds import Minutes, Seconds, merge_second
 from gputop.recording.writer import Writer
 from gputop.stream.following import Following
+from gputop.stream.judged import judged
 from tests.recording.made import HEADER, MS, SECOND, START_NS, Session, record
 from tests.recording.test_columns import coarse
 
@@ -225,6 +227,20 @@ def test_seconds_and_minutes_that_grow_past_an_index_are_found_whole(tmp_path: P
         assert len(minutes) >= 20
         assert sum(frame.ticks for frame in recording.frames(tier=SECONDS)) >= len(frames) - 2
     writer.close()
+
+
+def test_of_a_long_stretch_the_last_tenth_is_looked_at_twice_as_often(tmp_path: Path) -> None:
+    path = tmp_path / "a.gputop"
+    record(path, Session(1, 2, threads=1, probes=False).frames(2000, SECOND))
+    with Recording(str(path)) as recording:
+        following = Following()
+        looks = [board.t_ns for board in judged(following, recording, recording.start_ns, recording.end_ns + 1)]
+        apart_s = [round((later - before) / 1e9) for before, later in pairwise(looks)]
+        seconds = (recording.end_ns - recording.start_ns) / 1e9
+    late = apart_s[len(apart_s) * 2 // 3 :].count(2)
+    assert apart_s.count(4) == pytest.approx(0.9 * seconds / 4, abs=4)
+    assert apart_s.count(2) == late == pytest.approx(0.1 * seconds / 2, abs=4)
+    assert following.engine.ledger.gpu_total_s == pytest.approx(seconds, rel=0.02)  # no second goes unseen
 
 
 @pytest.mark.soak

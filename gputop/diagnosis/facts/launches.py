@@ -6,8 +6,10 @@ the queue is full, and the GPU's waits at other times have another reason.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
+from operator import itemgetter
 
 from gputop.findings import policy
 from gputop.model.frame import MainSamples
@@ -49,12 +51,16 @@ class Launches:
         readings still missing, if there are others.
         """
         newest_ns = min((readings[-1][0] if readings else 0 for readings in gpus), default=0)
+        read_ns = [[*map(itemgetter(0), readings)] for readings in gpus]
         known: list[tuple[int, float]] = []
         new: list[tuple[int, float]] = []
         for began_ns, ended_ns, launch_ns in self._bursts.get(pid, ()):
             if not launch_ns:
                 continue
-            met = [busy_pct for readings in gpus for t_ns, busy_pct in readings if began_ns < t_ns <= ended_ns + TOLD_NS]
+            met: list[float] = []
+            for readings, times in zip(gpus, read_ns, strict=True):
+                since, until = bisect_right(times, began_ns), bisect_right(times, ended_ns + TOLD_NS)
+                met += [readings[at][1] for at in range(since, until)]
             if met and max(met) - min(met) < 100 * policy.HALF:
                 told = known if newest_ns >= ended_ns + TOLD_NS // 2 else new
                 told.append((launch_ns, launch_ns * (1.0 - sum(met) / len(met) / 100)))

@@ -35,7 +35,7 @@ def with_programs(
         pids = [job.trainer.pid, *workers]
         alive = _of(names, pids)
         return ProgramFacts(
-            met=sum((met.get(pid, Counter()) for pid in (workers or pids)), Counter()), names=alive,
+            met=sum((met[pid] for pid in (workers or pids) if pid in met), Counter()), names=alive,
             lasting=frozenset(pid for pid in alive if (sample := board.procs.get(pid)) is not None and born_ns(sample, board) < oldest_ns),
             stopped=_of(stopped, pids), mute=_of(mute, pids),
         )  # fmt: skip

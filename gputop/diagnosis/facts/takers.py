@@ -215,7 +215,8 @@ class TakerTrack:
             late = [sample for sample in recent if not waits.is_ahead(sample.wchan)]
             kinds = _kinds_of(late, kind_of)
             if len(recent) == len(late) > 1 and kinds[waits.ONCPU]:
-                kinds = _by_counters(kinds, _kinds_of(stranger.asked, kind_of), min(1.0, sum(_wanted(recent[0], recent[-1]))))
+                longer = _kinds_of(stranger.asked, kind_of) if len(kinds) == 1 else kinds
+                kinds = _by_counters(kinds, longer, min(1.0, sum(_wanted(recent[0], recent[-1]))))
             if pid in self.fed and (stranger.info is None or stranger.info.ppid != starter):
                 del kinds[waits.POLL]
             found.setdefault(starter, Counter()).update(kinds)
@@ -255,13 +256,15 @@ def _kinds_of(samples: Sequence[ProcSample], kind_of: KindOf) -> Counter[str]:
 def _by_counters(recent: Counter[str], longer: Counter[str], wanted: float) -> Counter[str]:
     """The samples, with at most the running share in which the program ``wanted`` a CPU: a program that ends a read while gputop looks
     waits for gputop's CPU. The other samples are spread over its sleeps, by the samples of a longer time if the recent ones have none."""
-    samples = sum(recent.values())
+    samples = recent.total()
     running = min(recent[waits.ONCPU], round(samples * wanted))
-    asleep = Counter({kind: times for kind, times in recent.items() if kind != waits.ONCPU})
-    asleep = asleep or Counter({kind: times for kind, times in longer.items() if kind not in (waits.ONCPU, waits.UNKNOWN)})
-    return Counter({kind: round((samples - running) * times / asleep.total()) for kind, times in asleep.items()}) + Counter(
-        {waits.ONCPU: running if asleep else recent[waits.ONCPU]}
-    )
+    asleep = {kind: times for kind, times in recent.items() if kind != waits.ONCPU}
+    asleep = asleep or {kind: times for kind, times in longer.items() if kind not in (waits.ONCPU, waits.UNKNOWN)}
+    if not asleep:
+        return Counter({waits.ONCPU: recent[waits.ONCPU]})
+    part = (samples - running) / sum(asleep.values())
+    found = {kind: round(part * times) for kind, times in asleep.items()} | {waits.ONCPU: running}
+    return Counter({kind: times for kind, times in found.items() if times > 0})
 
 
 def _wanted(old: ProcSample, new: ProcSample) -> tuple[float, float]:

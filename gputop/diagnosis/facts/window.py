@@ -76,12 +76,12 @@ class Window:
         self._held_bytes: dict[int, float] = {}  # of the GPUs' memory, by pid
         self._seen: tuple[dict[int, ProcInfo], frozenset[int], dict[int, dict[int, int]]] = {}, frozenset(), {}
 
-    def push(self, board: Board) -> bool:
-        """Take in the board; False if it is not newer than the last one. After a jump in time, or with another collector (its probes count
-        from 0), the window begins again."""
+    def push(self, board: Board, gap_ns: int = policy.GAP_NS) -> bool:
+        """Take in the board; False if it is not newer than the last one. After a jump in time by more than ``gap_ns``, or with another
+        collector (its probes count from 0), the window begins again."""
         if board.t_ns == self.t_ns:
             return False
-        if not 0 < board.t_ns - self.t_ns <= policy.GAP_NS or board.seq < self._seq:
+        if not 0 < board.t_ns - self.t_ns <= gap_ns or board.seq < self._seq:
             self._clear()
         else:
             self.continues = True

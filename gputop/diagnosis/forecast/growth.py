@@ -20,7 +20,8 @@ what was free.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from math import inf
 from typing import NamedTuple
 
@@ -136,7 +137,8 @@ class Growths(Struct):
 
     def note(self, board: Board, facts: WalkedFacts, incidents: Incidents) -> None:
         """Take in the board: incidents begin, change and end."""
-        parts = {(job.trainer.pid, part): job for job in facts.jobs for part in self._measure(job, facts, board)}
+        users = Counter(index for job in facts.jobs for index in {gpu.index for gpu in job.gpus})
+        parts = {(job.trainer.pid, part): job for job in facts.jobs for part in self._measure(job, facts, board, users)}
         for key in self.series.keys() - parts.keys():
             _end(self.series.pop(key), board.t_ns)
         cases = [case for key, job in parts.items() if (case := _case(job, key[1], self.series[key], board)) is not None]
@@ -153,9 +155,9 @@ class Growths(Struct):
             if one.last is not None and board.t_ns - one.last_ns > 2e9 * one.last.seconds / (FLOORS - 1):
                 _end(one, one.last_ns)
 
-    def _measure(self, job: WalkedJob, facts: WalkedFacts, board: Board) -> Iterator[str]:
-        """Add readings to the training's series; yields the parts that have some."""
-        pid, readings = job.trainer.pid, _gpu_bytes(job, facts, board) | _shm_bytes(job, facts, board)
+    def _measure(self, job: WalkedJob, facts: WalkedFacts, board: Board, users: Mapping[int, int]) -> Iterator[str]:
+        """Add readings to the training's series; yields the parts that have some. ``users``: number of jobs on each GPU."""
+        pid, readings = job.trainer.pid, _gpu_bytes(job, board, users) | _shm_bytes(job, facts, board)
         unbegun = job.life.unbegun_s > 0.0 and not job.host_only
         starts = unbegun or job.life.before_s is None or board.t_ns - born_ns(job.trainer.newer, board) < policy.GROWS_AFTER_NS
         for part in (TRAINER, WORKERS, *readings):
@@ -176,15 +178,14 @@ def _number(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) else 0.0
 
 
-def _gpu_bytes(job: WalkedJob, facts: WalkedFacts, board: Board) -> dict[str, float]:
+def _gpu_bytes(job: WalkedJob, board: Board, users: Mapping[int, int]) -> dict[str, float]:
     """GPU index -> bytes held by the trainer, by the driver's list; without an entry there, all memory in use of a GPU on which no other
     job trains."""
     found = {}
     for gpu in job.gpus:
         known = board.gpus[gpu.index]
         own = [proc.mem_bytes for proc in known.procs if proc.pid == job.trainer.pid and proc.mem_bytes is not None]
-        several = sum(gpu.index in (one.index for one in other.gpus) for other in facts.jobs) > 1
-        shared = several or bool(known.values.get("mem_shared"))
+        shared = users[gpu.index] > 1 or bool(known.values.get("mem_shared"))
         used = known.number("mem_used_bytes")
         if own:
             found[str(gpu.index)] = float(sum(own))

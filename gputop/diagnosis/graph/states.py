@@ -67,23 +67,24 @@ def _unread(walk: Walk, proc: ProcFacts) -> float:
 def _parts(walk: Walk, proc: ProcFacts, edges: Iterable[Edge]) -> tuple[dict[str, float], dict[str, float]]:
     """(word of a state -> share of the window, kind of wait -> its share of ``blocked``)."""
     parts, slept = {"running": 0.0}, dict[str, float]()
-    throttled = owners.throttled_part(walk.job.limits.throttled_periods)
-    memory = walk.is_short_of_memory(proc)
     for edge in edges:
-        if edge.kind == RUN:
-            stalled = min(edge.share, proc.system) if walk.job.limits.pressed else 0.0
-            found = {"running": edge.share - stalled, "memory": stalled}
-        elif edge.kind == READY:
-            found = {"throttled": edge.share * throttled, "runnable": edge.share * (1.0 - throttled)}
-        elif edge.kind == waits.DISK:
-            found = {"memory" if memory else "disk": edge.share}
-        elif edge.kind == waits.STOPPED:
-            found = {"stopped": edge.share}
+        kind, share = edge.kind, edge.share
+        if kind == RUN:
+            stalled = min(share, proc.system) if walk.job.limits.pressed else 0.0
+            parts["running"] += share - stalled
+            word, share = "memory", stalled
+        elif kind == READY:
+            throttled = share * owners.throttled_part(walk.job.limits.throttled_periods)
+            parts["throttled"] = parts.get("throttled", 0.0) + throttled
+            word, share = "runnable", share - throttled
+        elif kind == waits.DISK:
+            word = "memory" if walk.is_short_of_memory(proc) else "disk"
+        elif kind == waits.STOPPED:
+            word = "stopped"
         else:
-            found = {"blocked": edge.share}
-            slept[edge.kind] = slept.get(edge.kind, 0.0) + edge.share
-        for word, share in found.items():
-            parts[word] = parts.get(word, 0.0) + share
+            word = "blocked"
+            slept[kind] = slept.get(kind, 0.0) + share
+        parts[word] = parts.get(word, 0.0) + share
     return parts, slept
 
 

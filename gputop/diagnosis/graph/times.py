@@ -40,7 +40,7 @@ class Times:
         self.gone = 0.0  # share of the window that the main thread waited for workers of an earlier epoch, which have ended
         self.spun = 0.0  # CPUs that the main thread used in waits for the GPU, as far as calls or samples show
         self._gil: dict[int, frozenset[int]] = {}
-        self._at_work: dict[int, list[Edge]] = {}
+        self._at_work: dict[int, tuple[list[Edge], float]] = {}  # edges of a worker without its rest, and their share of the window
         self.data = 1.0  # share of the window that the main thread waited for workers; not known yet
         self.locks = owners.shared_locks(job, facts)  # addresses of locks that trainer and workers take in turn
         self.edges = {proc.pid: edges_of(proc, facts) for proc in (self.trainer, *job.workers)}  # main thread of each -> its time
@@ -189,23 +189,28 @@ class Times:
 
     def ahead(self, worker: ProcFacts) -> float:
         """Share of the window in which a worker had nothing to do."""
-        return max(0.0, 1.0 - sum(edge.share for edge in self.at_work(worker)))
+        return max(0.0, 1.0 - self._worked(worker)[1])
 
     def at_work(self, worker: ProcFacts) -> list[Edge]:
         """The edges of a worker without its rest.
 
         A worker that answers one request at a time, such as an environment, gets none while its trainer does something else.
         """
-        if worker.pid not in self._at_work:
-            found, spare = [], 0.0 if self.job.loader.is_torchs or self.facts.wakes else max(0.0, 1.0 - self.data)
-            for edge in self.edges[worker.pid]:
-                if self.is_rest(worker, edge):
-                    continue
-                if edge.kind == waits.PIPE and spare > 0.0:
-                    spare, edge = 0.0, edge._replace(share=max(0.0, edge.share - spare))
-                found.append(edge)
-            self._at_work[worker.pid] = found
-        return self._at_work[worker.pid]
+        return self._worked(worker)[0]
+
+    def _worked(self, worker: ProcFacts) -> tuple[list[Edge], float]:
+        if (known := self._at_work.get(worker.pid)) is not None:
+            return known
+        found, worked, spare = [], 0.0, 0.0 if self.job.loader.is_torchs or self.facts.wakes else max(0.0, 1.0 - self.data)
+        for edge in self.edges[worker.pid]:
+            if self.is_rest(worker, edge):
+                continue
+            if edge.kind == waits.PIPE and spare > 0.0:
+                spare, edge = 0.0, edge._replace(share=max(0.0, edge.share - spare))
+            found.append(edge)
+            worked += edge.share
+        self._at_work[worker.pid] = found, worked
+        return found, worked
 
     def is_rest(self, worker: ProcFacts, edge: Edge) -> bool:
         """True if a worker slept for want of work: its trainer, or a process that serves it, woke it, or it polls as torch's workers do."""

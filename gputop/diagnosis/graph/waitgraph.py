@@ -40,11 +40,17 @@ class Walk(Times):
     def __init__(self, job: WalkedJob, facts: WalkedFacts) -> None:
         super().__init__(job, facts)
         self.leaves: Leaves = {}
+        self._parts: list[tuple[str, float, LeafTrail]] | None = None  # those of `leaves` as they stand; None: not known yet
 
     def book(self, resource: str, holder: str, share: float, trail: Trail) -> None:
         """Add a share of the window to a leaf."""
         if share > 0.0:
-            self.leaves.setdefault(Leaf(resource, holder), LeafLoss()).book(share, trail)
+            leaf = Leaf(resource, holder)
+            booked = self.leaves.get(leaf)
+            if booked is None:
+                booked = self.leaves[leaf] = LeafLoss()
+            booked.book(share, trail)
+            self._parts = None
 
     def rebook(self, way: LeafTrail, share: float, leaf: Leaf) -> None:
         """Move a share of what was booked along a way to another leaf, with the same steps."""
@@ -55,8 +61,10 @@ class Walk(Times):
     @property
     def parts(self) -> list[tuple[str, float, LeafTrail]]:
         """(pool, share of the window, way) of everything the walk booked."""
-        ways = ((share, LeafTrail(leaf, trail)) for leaf, booked in self.leaves.items() for share, trail in booked.trails.values())
-        return [(owners.pool_of(*way), share, way) for share, way in ways if share > 0.0]
+        if self._parts is None:
+            ways = ((share, LeafTrail(leaf, trail)) for leaf, booked in self.leaves.items() for share, trail in booked.trails.values())
+            self._parts = [(owners.pool_of(*way), share, way) for share, way in ways if share > 0.0]
+        return self._parts
 
     @property
     def pools(self) -> dict[str, float]:
@@ -119,7 +127,7 @@ class Walk(Times):
             so_far = owners.sum_of(self.leaves)
             self.from_worker(worker)
             most = max(most, owners.sum_of(self.leaves) - so_far)
-        found, self.leaves = self.leaves, before
+        found, self.leaves, self._parts = self.leaves, before, None
         owed = owners.sum_of(found)
         if owed <= 0.0 or (owed < policy.LITTLE * len(self.job.workers) and most < policy.HALF):
             gone = min(share, self.gone)

@@ -118,6 +118,15 @@ class Always(Settled):
         return False
 
 
+def test_a_settled_job_that_is_looked_at_seldom_is_judged_at_every_third_look(judged: list[int]):
+    scene, pace_s = training(run=0.2), 4.0
+    for _ in range(40):
+        scene.board.fold(scene.next_frame(pace_s))
+        scene.engine.feed(scene.board, int(pace_s * 1e9))
+    assert 8 <= sum(t_ns > scene.board.t_ns - 100e9 for t_ns in judged) <= 10
+    assert scene.engine.ledger.gpu_total_s >= 35 * pace_s  # what was not judged is counted all the same
+
+
 def test_a_rest_ends_well_within_a_gap():
     """A longer one would empty the window."""
     assert min(policy.GAP_NS, policy.WINDOW_NS, policy.AWAY_NS) > policy.SELDOM_NS
