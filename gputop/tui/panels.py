@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from gputop.findings.trouble import notice
+from gputop.findings.verdict import Verdict
 from gputop.model.frame import SECOND_NS
 from gputop.recording.format import TICKS, TIER_NAMES
 from gputop.stream.offer import Offer
@@ -25,11 +26,12 @@ from gputop.tui.draw.columns import scrolled, stepped
 from gputop.tui.draw.lanes import TALLEST, Lane, LaneDrawer, all_lanes, fold, fold_quiet, is_tall, share_rows
 from gputop.tui.draw.table import ProcessRow, rows
 from gputop.tui.draw.view import Axis, axis_line, with_signs
+from gputop.tui.draw.words import Words
 from gputop.tui.feed import Context, Replay
 from gputop.tui.widgets import Drawn
 
 if TYPE_CHECKING:
-    from gputop.findings.verdict import Verdict, WhatIf
+    from gputop.findings.verdict import WhatIf
 
 LATE_S = 2.0  # s (and two intervals) after which a reading is overdue
 NEVER_S = 10.0  # s after which the first reading of a stream is overdue
@@ -38,7 +40,8 @@ LEAST_WHY = 4  # rows that the reasons need: a rule, a heading and two lines
 REASONS_EVERY_S = 2.0  # s between two drawings of the reasons, unless they are others: sentences are read, not watched
 WHAT_IF_EVERY_S = 10.0  # s between two reckonings of what changes would bring: each takes some ms
 ROWS_STEP = 2  # rows in which the table grows and shrinks
-SHRINK_S = 6.0  # s that rows of the table stay empty before other panels get them: bystanders come and go
+SHRINK_S = 15.0  # s that rows of the table stay empty before other panels get them: bystanders come and go
+STORY_NS = 5 * SECOND_NS  # ns that another cause stands before its lanes come first: of two that take turns, neither moves a lane
 SLOW = 0.8  # share of the wanted speed below which a replay shows how fast it really plays
 COST_EVERY_S = 1.0  # s between two readings of what gputop costs
 
@@ -293,6 +296,26 @@ class GpusPanel(Panel):
         return [[(fit(f" GPU  none: {offer_of(session)}", view.width), "dim")]]
 
 
+class Story:
+    """The verdict whose lanes come first: the first trouble that is found, and from then on whichever has stood for `STORY_NS`."""
+
+    def __init__(self) -> None:
+        self._told = self._next = Verdict()
+        self._since_ns = 0  # when `_next` began to stand
+
+    def of(self, verdict: Verdict, now_ns: int) -> Verdict:
+        """The verdict to go by, if ``verdict`` is the present one."""
+        if _place(verdict) != _place(self._next) or now_ns < self._since_ns:
+            self._next, self._since_ns = verdict, now_ns
+        if self._told.cause == "none" or _place(verdict) == _place(self._told) or now_ns - self._since_ns >= STORY_NS:
+            self._told = verdict
+        return self._told
+
+
+def _place(verdict: Verdict) -> tuple[str, int | None, int | None]:
+    return verdict.cause, verdict.gpu, verdict.trainer_pid
+
+
 class LanesPanel(Panel):
     """The ruler and the lanes."""
 
@@ -305,10 +328,12 @@ class LanesPanel(Panel):
         self.found: list[Lane] = []  # the lanes to draw
         self.folded: list[tuple[str, str]] = []  # lines on the other lanes: what they have in common, and which they are
         self.numbers_ns = 0  # the moment of the numbers next to the lanes, the same as in the GPUs' rows
+        self._story = Story()
 
     def find_lanes(self) -> None:
         session, view = self.context.session, self.context.view
-        self.found, silent = fold(all_lanes(session, view), session)
+        story = self._story.of(session.verdict_at(None), session.now_ns) if view.at_ns is None else None
+        self.found, silent = fold(all_lanes(session, view, story), session)
         quiet = ""
         if not view.quiet_lanes:
             self.found, quiet = fold_quiet(self.found, session, view.axis(session))
@@ -356,11 +381,12 @@ class TablePanel(Panel):
         super().__init__(context, time_shown)
         self._drawer = table.TableDrawer()
         self.shown: list[ProcessRow] = []  # all rows, scrolled out or not, that `find_rows` found last
+        self._known: dict[int, Words] = {}
         self.wanted = 0  # rows of the screen that hold the whole table; changes in steps, so that the panels stay where they are
         self._filled_s = 0.0  # when these rows were last needed (time.monotonic)
 
     def find_rows(self) -> None:
-        self.shown = rows(self.context.session, self.context.view)
+        self.shown = rows(self.context.session, self.context.view, self._known)
         self._drawer.forget_all_but(self.shown)
         wanted, now_s = -(-(1 + len(self.shown)) // ROWS_STEP) * ROWS_STEP, time.monotonic()
         if wanted >= self.wanted or now_s - self._filled_s > SHRINK_S:

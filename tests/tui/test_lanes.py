@@ -6,13 +6,14 @@ import re
 
 import pytest
 
-from gputop.findings.verdict import CAUSES
+from gputop.findings.verdict import CAUSES, Verdict
 from gputop.model.fields import FIELDS, STEPS
 from gputop.model.frame import SECOND_NS
 from gputop.stream.history import STRETCH, History
 from gputop.tui.draw import Span
 from gputop.tui.draw.lanes import LANES_OF_CAUSE, Lane, LaneDrawer, RollingCells, all_lanes, fold, fold_quiet, merge, nice_top, share_rows
 from gputop.tui.draw.view import Axis, View, axis_line, cell_for, with_signs
+from gputop.tui.panels import STORY_NS, Story
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 from tests.tui.test_dashboard import part
@@ -142,6 +143,18 @@ def test_the_story_stands_on_top_steps_then_the_gpu_then_what_the_cause_shows_in
     assert [lane.key[0] for lane in lanes[:4]] == [STEPS, "gpu.util_pct", "runq.pct", "cpu.busy_pct"]
     assert all(lane.main for lane in lanes[:4])
     assert len({lane.key for lane in lanes}) == len(lanes)
+
+
+def test_causes_that_take_turns_move_no_lane() -> None:
+    story, told = Story(), []
+    healthy, cause, other = Verdict(), Verdict(cause="h2d-transfer", gpu=0), Verdict(cause="straggler-rank", gpu=1)
+    for second, verdict in enumerate([healthy, cause, *[other, healthy, cause] * 6, *[other] * 8]):
+        told.append(story.of(verdict, second * SECOND_NS).cause)
+    assert told[:2] == ["none", "h2d-transfer"], "the first trouble at once"
+    assert set(told[1:20]) == {"h2d-transfer"}
+    assert told[20:].index("straggler-rank") == STORY_NS // SECOND_NS
+    assert story.of(healthy, 0).cause == "straggler-rank", "time that goes back begins to count again"
+    assert story.of(healthy, STORY_NS).cause == "none"
 
 
 def test_lanes_of_the_host_that_read_zero_throughout_are_named_in_a_line() -> None:

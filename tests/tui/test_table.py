@@ -10,8 +10,9 @@ from gputop.stream.session import Session
 from gputop.system import screenstate
 from gputop.tui.columns_box import ColumnsScreen
 from gputop.tui.draw import table
-from gputop.tui.draw.table import SHARES, arguments_of, columns, rows
+from gputop.tui.draw.table import SHARES, columns, rows
 from gputop.tui.draw.view import View
+from gputop.tui.draw.words import Words, arguments_of
 from gputop.tui.widgets import Scrolled
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
@@ -45,6 +46,19 @@ async def test_a_bystander_is_no_culprit_and_has_its_lane(make_app: MakeApp) -> 
         assert at(app, scene.HOG) == 6
         assert table.CULPRIT_MARK not in line
         assert SHARES[8] in line[-10:]
+
+
+def test_rows_by_remembered_words_are_those_made_anew() -> None:
+    session, known = scene.session(), dict[int, Words]()
+    session.board.infos[scene.TRAINER] = replace(session.board.infos[scene.TRAINER], cmdline=["python", "train.py", "--old"])
+    assert rows(session, View(), known) == rows(session, View())
+    first = known[scene.WORKERS[0]]
+    session.board.infos[scene.TRAINER] = replace(session.board.infos[scene.TRAINER], cmdline=["python", "train.py", "--new"])
+    later = rows(session, View(), known)
+    assert later == rows(session, View())
+    assert later[0].arguments == "--new"
+    assert known[scene.WORKERS[0]] is first, "its command line is the same"
+    assert known.keys() == {row.pid for row in later}
 
 
 def test_culprits_of_one_sort_order_stay_with_their_job() -> None:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gputop.findings.trouble import grows
+from gputop.findings.verdict import Verdict
 from gputop.model.board import TICK_SLACK_NS, Board, GpuBoard
 from gputop.model.fields import FIELDS, JOBS_MEMORY, STEPS, Field
 from gputop.model.frame import SECOND_NS
@@ -31,7 +32,7 @@ TALLEST = 4  # rows of a main lane at most
 AMPLE = 16  # rows of lanes from which main lanes have two before the least important lanes have one
 FOLD_AFTER_NS = 10 * SECOND_NS  # ns without any reading after which a lane is named in one line with others like it
 GUIDE = "╌"  # a threshold, where no bar reaches it
-FEW = 6  # columns; a lane that moved further since it was last drawn is made again instead of moved
+FEW = 60  # columns; a lane that moved further since it was last drawn is made again instead of moved
 SIDE, NARROW_SIDE = 14, 13  # columns of number, unit and scale next to a lane; where labels are narrow
 UNREAD = "no reading yet"
 LAST = 10  # priority of a lane that has nothing to show: any other lane comes first
@@ -68,9 +69,10 @@ LANES_OF_CAUSE = {
 # which lanes there are
 
 
-def all_lanes(session: Session, view: View) -> list[Lane]:
-    """All lanes that there is a reason to show, in the order of the screen."""
-    board = session.board
+def all_lanes(session: Session, view: View, story: Verdict | None = None) -> list[Lane]:
+    """All lanes that there is a reason to show, in the order of the screen. ``story``: the verdict whose lanes come first, if that is not
+    the one of the moment shown."""
+    board, story = session.board, session.verdict_at(view.at_ns) if story is None else story
     found = [lane for index in sorted(board.gpus) for lane in _lanes_of_gpu(session, view, index)]
     no_trainer = "no trainer found yet"
     simulated = "SIM " if board.header.simulated else ""
@@ -87,12 +89,11 @@ def all_lanes(session: Session, view: View) -> list[Lane]:
         if field.lane_rank is not None:
             absent = no_pressure if field.source.startswith("/proc/pressure") else ""
             found.append(Lane((field.id, 0), field.title, absent=absent, priority=field.lane_rank))
-    return _story_first([*_lanes_of_steps(session, view), *found, *_lanes_of_growth(session)], session, view)
+    return _story_first([*_lanes_of_steps(session, view, story), *found, *_lanes_of_growth(session)], session, view, story)
 
 
-def _story_first(found: list[Lane], session: Session, view: View) -> list[Lane]:
+def _story_first(found: list[Lane], session: Session, view: View, verdict: Verdict) -> list[Lane]:
     """The lanes in the order of the story: steps, how busy the GPU is, what the cause shows in, the rest as it was."""
-    verdict = session.verdict_at(view.at_ns)
     ids, gpu = LANES_OF_CAUSE.get(verdict.cause, ()), view.gpu if verdict.gpu is None else verdict.gpu
     shows = [
         replace(lane, main=True, priority=1)
@@ -104,12 +105,12 @@ def _story_first(found: list[Lane], session: Session, view: View) -> list[Lane]:
     return [*effect, *shows, *(lane for lane in found if lane.key not in told)]
 
 
-def _lanes_of_steps(session: Session, view: View) -> list[Lane]:
+def _lanes_of_steps(session: Session, view: View, story: Verdict) -> list[Lane]:
     """The step rate of the verdict's trainer, then of every other trainer that is no rank beside others."""
     axis = view.axis(session)
     span = axis.first * axis.cell_ns, (axis.last + 1) * axis.cell_ns
     known = [pid for field, pid in session.history.series if field == STEPS and not isnan(session.history.cell((field, pid), *span))]
-    chosen = session.verdict_at(view.at_ns).trainer_pid
+    chosen = story.trainer_pid
     if chosen not in known:
         chosen = min(known, default=None)
     jobs = {pid: standing.job for pid, standing in session.engine.standing.items()}

@@ -5,7 +5,7 @@ A state lane is on the same axis as the charts above the table.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from itertools import takewhile
 from math import ceil
@@ -16,9 +16,8 @@ from gputop.findings.policy import FEED_EVERY_NS
 from gputop.model.board import Board
 from gputop.model.fields import FIELDS
 from gputop.model.frame import SECOND_NS, GpuProc, ProcInfo, ProcSample
-from gputop.model.identity import brief_of
 from gputop.model.rates import ProbedSwitches, ProcRates, proc_rates
-from gputop.model.roles import COMPILES, Role, is_foreign_list, is_whole_machine, program_name
+from gputop.model.roles import COMPILES, Role, is_foreign_list, is_whole_machine
 from gputop.stream.history import History
 from gputop.stream.session import Session, word_of
 from gputop.system.privilege import INITIAL_PID_NAMESPACE
@@ -28,11 +27,11 @@ from gputop.tui.draw.columns import TableColumn, cells, titles, total
 from gputop.tui.draw.lanes import RollingCells, level, merge, with_cursor
 from gputop.tui.draw.search import matches
 from gputop.tui.draw.view import Axis, View
+from gputop.tui.draw.words import Words, words_of
 
 SPAN_NS = SECOND_NS  # rates in the table are over the last second: shorter ones change faster than anyone reads
 LEAST_BYSTANDER_PCT = 1.0  # % of a CPU from which a process outside the training has a row
 _KERNEL_STATES = {"R": "running", "S": "sleeping", "D": "disk", "T": "stopped", "t": "traced", "Z": "zombie", "I": "idle"}
-MOST_WORDS, MOST_ARGUMENTS = 64, 200  # words of a command line in which the program's name is looked for; characters shown behind the name
 _NO_GPU = (99,)  # sorts families without a GPU behind the others
 GLYPHS = {
     "": " ", "running": "▄", "computing": "▄", "runnable": "▒", "disk": "▪", "memory": "◆", "throttled": "▼", "blocked": "–",
@@ -109,11 +108,15 @@ SORTS: dict[str, tuple[str, Key]] = {
 }  # name of a sort order -> what the screen calls it, and its key
 
 
-def rows(session: Session, view: View) -> list[ProcessRow]:
-    """Trainers with their families, GPU processes without a role, then bystanders that take CPU."""
+def rows(session: Session, view: View, known: dict[int, Words] | None = None) -> list[ProcessRow]:
+    """Trainers with their families, GPU processes without a role, then bystanders that take CPU. ``known``: by pid, the words of the rows
+    before, for who asks again and again; it then holds those of these rows."""
     older, newer = session.boards_around(view.at_ns, SPAN_NS)
-    table = _RowBuilder(session, view, older, newer, session.feeders_at(newer) | session.roles_at(newer))
+    table = _RowBuilder(session, view, older, newer, session.feeders_at(newer) | session.roles_at(newer), known or {})
     found = [row for row in table.all() if _is_wanted(row, newer.infos.get(row.pid), view)]
+    if known is not None:
+        known.clear()
+        known.update(table.words)
     view.facts = frozenset(
         title for title, known in (("GPU", len(newer.gpus) > 1), ("JOB", any(row.job for row in found))) if known
     )  # fmt: skip
@@ -123,8 +126,11 @@ def rows(session: Session, view: View) -> list[ProcessRow]:
 class _RowBuilder:
     """Builds the rows of one moment."""
 
-    def __init__(self, session: Session, view: View, older: Board, newer: Board, roles: dict[int, Role]) -> None:
+    def __init__(
+        self, session: Session, view: View, older: Board, newer: Board, roles: dict[int, Role], known: Mapping[int, Words]
+    ) -> None:  # fmt: skip
         self.session, self.view, self.older, self.newer, self.roles = session, view, older, newer, roles
+        self.known, self.words = known, dict[int, Words]()
         self.switched = ProbedSwitches(older, newer)
         self.on_gpu = gpus_by_pid(newer)
         self.guilty = culprits_at(session, view.at_ns)
@@ -174,17 +180,13 @@ class _RowBuilder:
         info, sample, role = self.newer.infos.get(pid), self.newer.procs.get(pid), self.roles.get(pid)
         word, starving, inferred = self._state(pid, sample, role)
         is_child = self.view.tree and role is not None and role.kind != "trainer" and role.trainer_pid is not None
-        row = ProcessRow(
-            pid, role, int(is_child), self._who(pid, info, role), state=word, starving=starving, inferred=inferred,
-            user=clean(info.user, 32) if info else "",
-        )  # fmt: skip
-        if info is not None:
-            row.start_ticks, row.command = info.start_ticks, clean(" ".join(info.cmdline) or info.comm)
-            if role is None or role.kind == "trainer":
-                row.arguments = arguments_of(info)
-            if role is not None:
-                row.job = brief_of(info)
-            row.elapsed_s = self._elapsed_s(info.start_ticks)
+        row = ProcessRow(pid, role, int(is_child), "", state=word, starving=starving, inferred=inferred, user="")
+        if info is None:
+            row.who = self._who_without_info(pid, role)
+        else:
+            words = self._words_of(info, role)
+            row.who, row.user, row.command, row.arguments, row.job = words[2:]
+            row.start_ticks, row.elapsed_s = info.start_ticks, self._elapsed_s(info.start_ticks)
         if sample is not None:
             row.rss_bytes = sample.rss_bytes
             before = self.older.procs.get(pid)
@@ -206,14 +208,17 @@ class _RowBuilder:
         since_boot_ns = self.newer.t_ns + header.slept_ns_at(self.newer.t_ns)
         return max(0.0, since_boot_ns / SECOND_NS - start_ticks / header.clock_tick_hz)
 
-    def _who(self, pid: int, info: ProcInfo | None, role: Role | None) -> str:
+    def _words_of(self, info: ProcInfo, role: Role | None) -> Words:
+        words = self.known.get(info.pid)
+        if words is None or words.info is not info or words.role != role:
+            words = words_of(info, role)
+        self.words[info.pid] = words
+        return words
+
+    def _who_without_info(self, pid: int, role: Role | None) -> str:
         if role is not None and role.label:
             return clean(role.label, 80)
-        if info is None and pid in self.on_gpu:
-            return self._why_unseen()
-        if info is None:
-            return "?"
-        return clean(program_name(info), 80)
+        return self._why_unseen() if pid in self.on_gpu else "?"
 
     def _why_unseen(self) -> str:
         """Why a process on a GPU is not in /proc: it has just ended, hidepid hides it, or its pid is of another namespace."""
@@ -266,15 +271,6 @@ def _takes(cpu_pct: float | None, cpus: int) -> tuple[str, str]:
         return "culprit", "culprit"
     brief = f"takes {cpu_pct / 100:.1f}"
     return f"{brief} CPU", f"{brief} of {cpus} CPUs" if cpus else f"{brief} CPUs"
-
-
-def arguments_of(info: ProcInfo) -> str:
-    """The command line behind the program's name; empty if the name is not in it, as where a process has given itself a title."""
-    name = program_name(info)
-    for number, word in enumerate(info.cmdline[:MOST_WORDS]):
-        if word.rpartition("/")[2] == name or word == name:
-            return clean(" ".join(info.cmdline[number + 1 :]), MOST_ARGUMENTS)
-    return ""
 
 
 def _folded(found: list[ProcessRow], view: View) -> list[ProcessRow]:
