@@ -1,4 +1,4 @@
-"""The beat: absolute deadlines, lateness counted, one frame per tick.
+"""The beat: absolute deadlines, lateness counted, one frame per tick, one wake-up for all that is read.
 
 The collector is a process of its own. It keeps its beat while a screen draws, holds the probes' descriptors, and ends by
 itself when its reader is gone. It reads the sources in the order of `gputop.sources.REGISTRY`; each may use what earlier ones
@@ -18,9 +18,10 @@ from typing import Protocol
 
 import msgspec
 
+from gputop.collector.relay import Relay
 from gputop.model import clocks, roles
 from gputop.model.frame import Frame, Gpu, Header, ProcInfo, SelfCost, SourceState
-from gputop.sources import Beat, Entry, Settings, Source, Unavailable, is_simulated, registry
+from gputop.sources import Beat, Entry, Polled, Settings, Source, Unavailable, is_simulated, registry
 from gputop.sources.files import read_text
 from gputop.system import crash
 from gputop.system.errors import UserError
@@ -35,9 +36,10 @@ ROLES_EVERY_NS = 1_000_000_000  # ns between two assignments of roles; each beat
 ROLES_SHARE = 0.02  # of one CPU, most that assigning roles takes: 20,000 processes cost 60 ms (measured)
 LOOK_EVERY_NS = 1_000_000_000  # ns between two looks whether a missing source can be opened
 STOPS_WITHIN_S = 0.5  # s, the longest sleep: `stop` is noticed within it, however long the interval
-BEHIND_DRIVER_NS = 8_000_000  # ns from NVML's ticks to the beat: most of its threads are done after that and leave the GIL alone
+PATIENCE_NS = 10_000_000  # ns for a driver's calls before a frame; if one hangs then, another thread goes on with the beat
+LONG_PATIENCE_NS = 30_000_000  # ns for those between two frames: nobody waits for them, and the next beat is not late
 AHEAD_MOST_NS = 200_000_000  # ns, most that a source is read ahead of its beat: with long intervals its readings would be old
-AHEAD_ROOM = 2  # times what the source lately took: reading ahead begins that long before NVML's next tick, so no beat is late for it
+AHEAD_ROOM = 2  # times what the source lately took: reading ahead begins that long before the beat, which is not late for it
 
 _UNFIT = (OverflowError, TypeError, ValueError)  # what encoding a frame raises
 _SAMPLE = ("index", "t_ns", "missing")  # fields of `Gpu` that are no readings
@@ -120,12 +122,16 @@ class _Roles:
 class Collector:
     """Opens the sources and sends one frame per tick until `stop` is called or the reader leaves."""
 
-    def __init__(self, settings: Settings, sink: FrameSink, leaves_root: bool = False) -> None:
-        """``leaves_root``: after `sudo gputop` this process only collects, and becomes the user's as soon as the probes are loaded."""
+    def __init__(self, settings: Settings, sink: FrameSink, leaves_root: bool = False, relays: bool = False) -> None:
+        """``leaves_root``: after `sudo gputop` this process only collects, and becomes the user's as soon as the probes are loaded.
+
+        ``relays``: the beat has a thread of its own, in which drivers are asked, too: a call that hangs there does not stop it.
+        """
         self.settings = settings
         self._sink = sink
         self._registry = registry()
         self._sources: dict[str, Source] = {}
+        self._polled: dict[str, Polled] = {}  # those of them whose calls may hang
         self._closed: dict[str, tuple[int, SourceState]] = {}
         """Sources that are not open: when opening was tried or reading failed, and the reason."""
         self._states: dict[str, SourceState] = {}
@@ -141,6 +147,9 @@ class Collector:
         self._priority = OwnPriority(BEAT, MOST_SHARE, raise_priority)
         self._unfit = ""  # why the first frame that could not be encoded could not be
         self._may_leave_root = leaves_root and os.geteuid() == 0 and bool(os.environ.get("SUDO_UID"))
+        self._relay = Relay(self._relieve) if relays else None
+        self._frame = Frame(0, 0)  # the next one; its time is its deadline until it is read
+        self._sent_ns = self._key_due_ns = 0  # deadline of the last frame, and when the next key frame is due
         self.stopping = False  # whether `stop` was called
 
     def stop(self) -> None:
@@ -154,7 +163,12 @@ class Collector:
             self._open_missing(time.monotonic_ns(), is_first=not self.settings.everyone)
             self._priority.request()
             self._report_priority()
-            self._beat(ticks, wait)
+            now = time.monotonic_ns()
+            self._frame.t_ns = now if self.settings.everyone else now - now % self.settings.interval_ns
+            if self._relay is None:
+                self._beat(ticks, wait)
+            else:
+                self._relay.run(lambda: self._beat(ticks, wait))
         finally:
             self.close()
 
@@ -164,37 +178,60 @@ class Collector:
             _close(self._sources.popitem()[1])
 
     def _beat(self, ticks: int | None, wait: Callable[[float], None]) -> None:
-        interval = self.settings.interval_ns
-        last_sent, seq, key_due = 0, 0, 0
-        deadline = time.monotonic_ns()
-        if not self.settings.everyone:
-            deadline += min(BEHIND_DRIVER_NS, interval // 8) - deadline % interval
-        frame = Frame(seq, deadline)
-        while not self.stopping and (ticks is None or seq < ticks):
-            now = frame.t_ns = time.monotonic_ns()
-            if seq:
-                frame.late_ns, frame.missed = max(0, now - deadline), max(0, (deadline - last_sent) // interval - 1)
-            if not self._ahead:  # what was read ahead restates all or nothing
-                frame.key = now >= key_due
-            if not self._send(self._read(frame)):
-                self._dropped += 1
-                key_due = 0
-            elif frame.key:
-                key_due = now + KEY_EVERY_NS - interval // 2  # a beat that comes a little early is still the one meant
-                return_pages()
-            if self._leave_root():
-                key_due = 0  # restate what can be read now, and what no longer
-            ended = time.monotonic_ns()
-            if self._priority.check(ended):
-                self._report_priority()
-            # The first frame takes long and stands between two beats; a single look has no beats but its own.
-            alone = self.settings.everyone and not seq
-            following = ended + interval if alone else next_deadline(deadline, now if seq else ended, ended, interval)
-            last_sent, deadline, seq = deadline, following, seq + 1
-            frame = Frame(seq, deadline, key=deadline >= key_due)
-            if seq != ticks:
+        """Beat to the end. A thread that relieves another begins here again: what that one has done of this beat is not done twice."""
+        while not self.stopping and (ticks is None or self._frame.seq < ticks):
+            frame, deadline = self._frame, self._frame.t_ns
+            if frame.seq:
+                self._poll(self._sent_ns, is_between=True)
                 self._read_ahead(frame, wait)
                 self._wait_until(deadline, wait)
+                if self.stopping:
+                    return
+            began = time.monotonic_ns()
+            if frame.seq:
+                self._poll(deadline, is_between=False)
+            self._frame = self._tick(frame, deadline, began)
+
+    def _tick(self, frame: Frame, deadline: int, began: int) -> Frame:
+        """Read and send the frame of a beat that ``began`` in time or late; returns the next one."""
+        interval = self.settings.interval_ns
+        frame.t_ns = time.monotonic_ns()
+        if frame.seq:
+            frame.late_ns, frame.missed = max(0, began - deadline), max(0, (deadline - self._sent_ns) // interval - 1)
+        if not self._ahead:  # what was read ahead restates all or nothing
+            frame.key = frame.t_ns >= self._key_due_ns
+        if not self._send(self._read(frame)):
+            self._dropped += 1
+            self._key_due_ns = 0
+        elif frame.key:
+            self._key_due_ns = frame.t_ns + KEY_EVERY_NS - interval // 2  # a beat that comes a little early is still the one meant
+            return_pages()
+        if self._leave_root():
+            self._key_due_ns = 0  # restate what can be read now, and what no longer
+        ended = time.monotonic_ns()
+        if self._priority.check(ended):
+            self._report_priority()
+        # The first frame takes long and stands between two beats; a single look has no beats but its own.
+        alone = self.settings.everyone and not frame.seq
+        following = ended + interval if alone else next_deadline(deadline, began if frame.seq else ended, ended, interval)
+        self._sent_ns = deadline
+        return Frame(frame.seq + 1, following, key=following >= self._key_due_ns)
+
+    def _poll(self, beat_ns: int, is_between: bool) -> None:
+        """Have drivers asked in this thread, if another can relieve it."""
+        if self._relay is None:
+            return
+        patience_ns = min(LONG_PATIENCE_NS if is_between else PATIENCE_NS, self.settings.interval_ns // 2)
+        for name, source in tuple(self._polled.items()):
+            if source.is_due(beat_ns, is_between):
+                self._relay.watch(patience_ns)
+                self._call(name, beat_ns, source.poll, beat_ns, is_between)
+                self._relay.unwatch()
+
+    def _relieve(self) -> bool:
+        """Ask the sources whether a call hangs; called by another thread than the beat's."""
+        now_ns, stuck_ns = time.monotonic_ns(), min(PATIENCE_NS, self.settings.interval_ns // 2) // 2
+        return any(source.relieve(now_ns, stuck_ns) for source in tuple(self._polled.values()))
 
     def _wait_until(self, t_ns: int, wait: Callable[[float], None]) -> None:
         while (left := t_ns - time.monotonic_ns()) > 0 and not self.stopping:
@@ -204,12 +241,14 @@ class Collector:
         """Read the sources that ask for it into the next frame, at a random moment before its beat (``frame.t_ns``).
 
         At a fixed phase of the beat, a job whose steps keep time with it would always be seen in the same part of its step. The frame
-        itself stays on the beat. The reading ends before NVML's next tick: its threads need the GIL.
+        itself stays on the beat.
         """
+        if self._ahead:
+            return  # the thread that this one relieved has done it
         beat = self._beat_of(frame)
         names = [name for name, source in self._sources.items() if (asks := getattr(source, "is_read_ahead", None)) and asks(beat)]
         from_ns = max(time.monotonic_ns(), frame.t_ns - AHEAD_MOST_NS)
-        until_ns = frame.t_ns - BEHIND_DRIVER_NS - AHEAD_ROOM * sum(self._took_ns.get(name, 0) for name in names)
+        until_ns = frame.t_ns - AHEAD_ROOM * sum(self._took_ns.get(name, 0) for name in names)
         if not names or from_ns >= until_ns:
             return
         self._wait_until(self._random.randrange(from_ns, until_ns), wait)
@@ -245,7 +284,10 @@ class Collector:
             self._may_leave_root = False
             from gputop.system.privilege import drop_to_invoking_user
 
-            return drop_to_invoking_user(keep_probing=True, sealed=not self.settings.sudo)
+            has_left = drop_to_invoking_user(keep_probing=True, sealed=not self.settings.sudo)
+            if self._relay is not None:
+                self._relay.renew()
+            return has_left
         return False
 
     def _read(self, frame: Frame) -> Frame:
@@ -285,23 +327,26 @@ class Collector:
 
     def _read_sources(self, names: Iterable[str], beat: Beat, frame: Frame) -> None:
         for name in names:
-            self._read_source(name, beat, frame)
+            began_ns = time.monotonic_ns()
+            if self._call(name, beat.t_ns, self._sources[name].read, beat, frame):
+                self._took_ns[name] = max(time.monotonic_ns() - began_ns, self._took_ns.get(name, 0) * 9 // 10)
         for state in beat.changed:
             self._add_state(state)
 
-    def _read_source(self, name: str, beat: Beat, frame: Frame) -> None:
-        """Read one source. A bug in it costs its own readings for some seconds; the other sources go on."""
-        began_ns = time.monotonic_ns()
+    def _call(self, name: str, t_ns: int, method: Callable[..., None], *arguments: object) -> bool:
+        """Call a source. A bug in it costs its own readings for some seconds; the other sources go on."""
         try:
-            self._sources[name].read(beat, frame)
-            self._took_ns[name] = max(time.monotonic_ns() - began_ns, self._took_ns.get(name, 0) * 9 // 10)
+            method(*arguments)
         except UserError:
             raise
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is
             state = _broken(next(one for one in self._registry if one.name == name), error)
-            self._closed[name] = beat.t_ns, state
-            beat.changed.append(state)
+            self._closed[name] = t_ns, state
+            self._add_state(state)
+            self._polled.pop(name, None)
             _close(self._sources.pop(name))
+            return False
+        return True
 
     def _add_state(self, state: SourceState) -> None:
         if self._states.get(state.name) != state:
@@ -329,6 +374,8 @@ class Collector:
             source: Source = getattr(importlib.import_module(entry.module), entry.cls)(self.settings)
             state = source.open()
             self._sources[name] = source
+            if isinstance(source, Polled):
+                self._polled[name] = source
             self._sources = {one.name: self._sources[one.name] for one in self._registry if one.name in self._sources}
         except Unavailable as why:
             state = SourceState(name, "unavailable", why.reason, why.remedy)

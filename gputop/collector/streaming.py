@@ -19,7 +19,7 @@ def stream(settings: Settings, ticks: int | None = None) -> None:
     calm_garbage_collection()
     try:
         sink = PipeSink(sys.stdout.fileno(), make_header(settings))
-        collector = Collector(settings, sink, leaves_root=True)
+        collector = Collector(settings, sink, leaves_root=True, relays=True)
         Ending(collector.stop).listen()
         collector.run(ticks, sink.wait)
         while not collector.stopping and sink.close(LAST_S):

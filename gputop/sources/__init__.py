@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct, field
 
@@ -56,7 +56,8 @@ class Source(Protocol):
 
     Optional attributes: ``pids`` (frozenset of int), processes with a context on a GPU; ``wakers`` (frozenset of int),
     processes that wake trainers without workers; ``ready`` (bool), False while the source still needs root. An optional method
-    ``is_read_ahead(beat) -> bool`` asks to be read at a random moment before the beat; such a source stamps its own samples.
+    ``is_read_ahead(beat) -> bool`` asks to be read at a random moment before the beat; such a source stamps its own samples. A source whose
+    calls may hang has the methods of `Polled`, too.
     """
 
     name: str
@@ -66,6 +67,24 @@ class Source(Protocol):
     def read(self, beat: Beat, frame: Frame) -> None: ...
 
     def close(self) -> None: ...
+
+
+class Relieved(BaseException):
+    """Raised in a thread whose call hung: by now another thread has the beat, and nothing of the beat may be touched here."""
+
+
+@runtime_checkable
+class Polled(Protocol):
+    """A source that asks a driver in the beat's thread, where a call may hang. A beat that no other thread can go on with does not poll."""
+
+    def is_due(self, beat_ns: int, is_between: bool) -> bool:
+        """True if there is something to ask at ``beat_ns``: before the frame, or ``is_between`` after it what may take longer."""
+
+    def poll(self, beat_ns: int, is_between: bool) -> None:
+        """Ask it. Raises `Relieved`."""
+
+    def relieve(self, now_ns: int, stuck_ns: int) -> bool:
+        """True if a call has lasted longer than ``stuck_ns``. It is left to its thread, in which `poll` will raise `Relieved`."""
 
 
 class Entry(NamedTuple):
@@ -107,7 +126,7 @@ REGISTRY = (
     Entry("nvml", "gputop.sources.nvml", "NvmlSource", _unless_simulated),
     Entry("simulated", "gputop.sources.simulated", "SimulatedSource", lambda _: None if is_simulated() else ""),
     Entry("marks", "gputop.sources.marks", "MarksSource", is_later=True),
-)  # all sources in reading order. NVML stands behind the readers of /proc, for its threads work while those read.
+)  # all sources in reading order. NVML stands behind the readers of /proc: GPUs with a thread of their own are polled while those read.
 
 
 def registry() -> tuple[Entry, ...]:

@@ -221,14 +221,14 @@ def test_rates_between_looks_of_uneven_spacing_are_right(monkeypatch: pytest.Mon
     assert all(rate.cpu_pct == pytest.approx(50, abs=8) for seconds, rate in rates if seconds > 0.01)
 
 
-def test_frames_stay_on_the_beat_and_looks_ahead_of_it_end_before_the_next_tick_of_nvml(monkeypatch: pytest.MonkeyPatch):
+def test_frames_stay_on_the_beat_and_looks_ahead_of_it_end_before_it(monkeypatch: pytest.MonkeyPatch):
     frames = looks(monkeypatch, 100_000_000)
     assert {newer.t_ns - older.t_ns for older, newer in pairwise(frames)} == {100_000_000}
     assert {(frame.late_ns, frame.missed) for frame in frames} == {(0, 0)}
     ahead = [frame.t_ns - frame.procs[0].t_ns for frame in frames]
     assert all(len(frame.procs) == 1 for frame in frames)
-    assert min(ahead) >= collector.BEHIND_DRIVER_NS + 2_000_000
-    assert max(ahead) > 85_000_000
+    assert min(ahead) >= 2_000_000
+    assert max(ahead) > 93_000_000
     assert [any(at <= one < at + 10_000_000 for one in ahead) for at in range(10_000_000, 90_000_000, 10_000_000)] == [True] * 8
 
 

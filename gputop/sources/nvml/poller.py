@@ -3,19 +3,23 @@
 Waking a thread costs more than asking a quick driver, and many threads wait for one another's GIL. After its first poll a GPU joins the
 shared thread; it gets a thread of its own when its polls take long repeatedly: a single one may have waited for a CPU, or for the GIL.
 Where a call hangs, its thread is left to it and the other GPUs get a new one.
+
+The shared thread is the beat's own where another can relieve that (see `gputop.collector.relay`), so that a beat wakes one thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Lock, Thread
+from threading import Lock, Thread, current_thread
 from time import monotonic, monotonic_ns
 
 from gputop.model.frame import SECOND_NS
+from gputop.sources import Relieved
 from gputop.sources.nvml.driver import Device, Meter
 from gputop.sources.nvml.groups import HANG_NS, FieldGroup
 
 QUICK_NS = 2_000_000  # ns, longest poll of a GPU that shares a thread: eight such polls hardly delay each other
+QUICK_SECOND_NS = 10_000_000  # ns, the same of its second poller, for which nobody waits
 _SLOW_AT = 1.5  # slow polls at which a GPU gets a thread of its own: two in a row, or one in ten for some seconds
 _QUICK_STEP = 1 / 16  # of a slow poll that each quick one makes up for, so that one in sixteen may be slow by accident
 _FIRST_ANSWER_NS = SECOND_NS // 10  # ns after which a call of the first poll hangs, unless all its calls take long
@@ -66,7 +70,7 @@ class Poller:
         is_first = not self.done_ns  # it waits for the first polls of all others
         self.lasted_ns, self.began_ns, self.done_ns = now_ns - self.began_ns, 0, beat_ns
         if not is_first:
-            step = 1.0 if self.lasted_ns > QUICK_NS else -_QUICK_STEP
+            step = 1.0 if self.lasted_ns > (QUICK_SECOND_NS if self.is_second else QUICK_NS) else -_QUICK_STEP
             self.slowness = min(max(0.0, self.slowness + step), 2 * _SLOW_AT)
 
     def renew(self, handle: object, epoch: int) -> None:
@@ -96,12 +100,15 @@ class PollThreads:
     is held until the end: releasing it ends all threads. One inside a hanging call ends with the process.
     """
 
-    def __init__(self, stop: Lock, *, period_ns: int, phase_ns: int = 0) -> None:
+    def __init__(self, stop: Lock, *, period_ns: int, phase_ns: int = 0, is_spread: bool = False) -> None:
+        """``is_spread``: whether `poll` asks each GPU at its own moment of the period."""
         self._stop = stop
         self._period_ns, self._phase_ns = period_ns, phase_ns
+        self._is_spread = is_spread
         self._lock = Lock()
         self._shared: list[Poller] = []  # pollers that share a thread
         self._threads: list[Thread] = []
+        self._in_beat: Thread | None = None  # the thread that last called `poll`, which is the shared one; None if it has never been called
 
     def add(self, poller: Poller) -> bool:
         """Poll it from now on, unless that is done already; False if the system refuses a thread, and the caller tries again later."""
@@ -111,22 +118,54 @@ class PollThreads:
                 poller.refused = not poller.is_polled
         return poller.is_polled
 
-    def relieve(self, now_ns: int) -> None:
-        """Give the other GPUs a new thread if one GPU keeps the shared thread for long. Call this each beat."""
-        stuck = next((poller for poller in self._shared if poller.began_ns and now_ns - poller.began_ns > QUICK_NS), None)
-        if stuck is None or len(self._shared) < 2:
-            return
+    def is_due(self, beat_ns: int) -> bool:
+        """True if a GPU that shares the thread has not been polled in this beat of its own."""
+        return any(poller.done_ns < self._own_beat(poller, beat_ns) for poller in self._shared)
+
+    def poll(self, beat_ns: int) -> None:
+        """Poll the quick GPUs that are due in this thread, the beat's. Raises Relieved if one of them hung, once that is quick again."""
+        with self._lock:
+            if self._in_beat is None:  # until now they have had a thread
+                before, self._shared = self._shared, self._shared.copy()
+                before.clear()
+            self._in_beat, pollers = current_thread(), self._shared
+        for poller in tuple(pollers):
+            own_ns = self._own_beat(poller, beat_ns)
+            if poller.done_ns < own_ns and self._begin(poller, pollers, own_ns):
+                poller.poll(own_ns)
+                self._move(poller, pollers)
+        with self._lock:
+            is_relieved = pollers is not self._shared
+        if is_relieved:
+            self._run(pollers)
+            raise Relieved
+
+    def _own_beat(self, poller: Poller, beat_ns: int) -> int:
+        """The latest beat of a poller until this one."""
+        return beat_ns - (beat_ns - (poller.apart_ns if self._is_spread else 0)) % self._period_ns
+
+    def relieve(self, now_ns: int, stuck_ns: int = 0) -> bool:
+        """Leave a GPU whose poll has taken so long, if not given more than `QUICK_NS`, to the shared thread; True if so.
+
+        The others get a new thread, or, where the beat polls them, the thread that calls `poll` next.
+        """
+        stuck = next((one for one in self._shared if one.began_ns and now_ns - one.began_ns > (stuck_ns or QUICK_NS)), None)
+        if stuck is None or (len(self._shared) < 2 and self._in_beat is None):
+            return False
         with self._lock:
             before = self._shared
             if not stuck.began_ns or stuck not in before:
-                return  # it has ended by now
+                return False  # it has ended by now
             self._shared = [poller for poller in before if poller is not stuck]
-            if self._start(self._shared):
-                before[:] = [stuck]
-                return
-            for poller in self._shared:
-                poller.held_ns = stuck.began_ns
-            self._shared = before
+            if self._in_beat is not None:
+                self._threads.append(self._in_beat)
+            elif not self._start(self._shared):
+                for poller in self._shared:
+                    poller.held_ns = stuck.began_ns
+                self._shared = before
+                return False
+            before[:] = [stuck]
+            return True
 
     def join(self, until_s: float) -> bool:
         """True if all threads ended until this `time.monotonic`."""
@@ -148,7 +187,7 @@ class PollThreads:
         beat_ns = self._beat_after(monotonic_ns()) - self._period_ns
         while True:
             for poller in tuple(pollers):
-                if self._begin(poller, pollers, beat_ns):
+                if poller.done_ns < beat_ns and self._begin(poller, pollers, beat_ns):
                     poller.poll(beat_ns)
                     self._move(poller, pollers)
             if not pollers:
@@ -161,9 +200,9 @@ class PollThreads:
                 return
 
     def _begin(self, poller: Poller, pollers: list[Poller], beat_ns: int) -> bool:
-        """Begin a poll in this thread; False if the poller has moved to another thread, or was polled in this beat."""
+        """Begin a poll in this thread; False if the poller has moved to another thread, or was polled there in this beat."""
         with self._lock:
-            if poller not in pollers or poller.done_ns >= beat_ns:
+            if poller not in pollers or poller.began_ns or poller.done_ns >= beat_ns:
                 return False
             poller.began_ns, poller.held_ns = monotonic_ns(), 0
             return True
@@ -171,14 +210,17 @@ class PollThreads:
     def _move(self, poller: Poller, pollers: list[Poller]) -> None:
         """Give a slow GPU a thread of its own, and let a quick one join the shared thread, which ends this one."""
         if pollers is self._shared:
-            if poller.slowness > _SLOW_AT and len(pollers) > 1:
+            if poller.slowness > _SLOW_AT and (len(pollers) > 1 or self._in_beat is not None):
                 with self._lock:
-                    pollers.remove(poller)
-                    if not self._start([poller]):
-                        pollers.append(poller)
+                    if poller in pollers and pollers is self._shared:
+                        pollers.remove(poller)
+                        if not self._start([poller]):
+                            pollers.append(poller)
         elif not poller.slowness:
             with self._lock:
-                if self._shared:
+                if poller not in pollers:
+                    return  # the beat polls it by now
+                if self._shared or self._in_beat is not None:
                     pollers.remove(poller)
                     self._shared.append(poller)
                 else:

@@ -1,7 +1,7 @@
 """The NVML source: starts the library, has each GPU polled, and hands over what the polls gave.
 
-No call to the driver is made here: start-up runs on a thread, GPUs are polled on others (see `poller`). `NvmlSource.read` takes what is
-finished.
+Start-up runs on a thread; GPUs are polled on others, or by `NvmlSource.poll` in the beat's (see `poller`). `NvmlSource.read` makes no
+call to the driver: it takes what is finished.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class NvmlSource:
         self._stop = Lock()
         self._fast, self._slow = _threads(settings, self._stop)
         self._watching = False
+        self._is_polled = False  # whether the beat polls
         self.pids: frozenset[int] = frozenset()  # processes with a context on one of the GPUs, as last listed
         self._state = SourceState(self.name, "off")
         self._state_due_ns = 0
@@ -75,8 +76,9 @@ class NvmlSource:
         if isinstance(self._failure, UserError):
             raise self._failure
         self._known += [KnownGpu(gpu.index) for gpu in self._gpus[len(self._known) :]]
-        self._relieve(monotonic_ns())
-        self._wait_for_quick(beat.t_ns)
+        if not self._is_polled:
+            self._relieve(monotonic_ns())
+            self._wait_for_quick(beat.t_ns)
         now_ns = monotonic_ns()
         for gpu, known in zip(self._gpus, self._known, strict=False):
             self._take(gpu, known, frame)
@@ -87,6 +89,19 @@ class NvmlSource:
             self._state_due_ns = now_ns + _STATE_EVERY_NS
             self._raise_errors()
             self._update_state(beat)
+
+    def is_due(self, beat_ns: int, is_between: bool) -> bool:
+        """True if a GPU that answers quickly is due, see `Polled`."""
+        self._is_polled = True
+        return (self._slow if is_between else self._fast).is_due(beat_ns)
+
+    def poll(self, beat_ns: int, is_between: bool) -> None:
+        """Poll the GPUs that are due and answer quickly, see `Polled`."""
+        (self._slow if is_between else self._fast).poll(beat_ns)
+
+    def relieve(self, now_ns: int, stuck_ns: int) -> bool:
+        """See `Polled`."""
+        return self._fast.relieve(now_ns, stuck_ns) or self._slow.relieve(now_ns, stuck_ns)
 
     def close(self) -> None:
         """End the pollers; shut NVML down unless a poller still waits for the driver."""
@@ -280,7 +295,7 @@ class KnownGpu:
 def _threads(settings: Settings, stop: Lock) -> tuple[PollThreads, PollThreads]:
     """Threads of the fast polls, and of the slow polls."""
     fast = PollThreads(stop, period_ns=settings.interval_ns)
-    return fast, PollThreads(stop, period_ns=SECOND_NS, phase_ns=_SLOW_AFTER_NS)
+    return fast, PollThreads(stop, period_ns=SECOND_NS, phase_ns=_SLOW_AFTER_NS, is_spread=True)
 
 
 def _wait_for(condition: Callable[[], bool], patience_s: float) -> None:
