@@ -79,8 +79,9 @@ screenshots: ## Write screenshots/ from the bundled recording
 	@scripts/setup test
 	$(PYTHON_BIN) scripts/screenshots.py
 
-manual: ## Write the dashboard, its docs, and the picture of the rooms
+manual: ## Write what docs/ has from the code (keys, commands, causes, metrics), the dashboard, the picture of the rooms
 	@scripts/setup test
+	$(PYTHON_BIN) scripts/pages.py
 	$(PYTHON_BIN) scripts/dashboard.py
 	$(PYTHON_BIN) scripts/house.py
 

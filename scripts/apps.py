@@ -70,6 +70,13 @@ def session_at(at_s: float, path: str = "") -> Session:
     return session
 
 
+def session_of(gpus: int) -> Session:
+    """A session of a hand-made node with so many GPUs."""
+    from tests.tui import scene
+
+    return scene.session(gpus=gpus)
+
+
 def live(session: Session, theme: str = "gputop-dark") -> GputopApp:
     """The live screen of a session. Stacks come from the recording, not from the processes that have these pids now."""
     app = GputopApp(live_context(session, View(grows=True), Silence, Silence(), ScreenSettings(theme, remote=True)))

@@ -21,6 +21,7 @@ from typing import Any
 import apps
 import story
 from rich.console import Console
+from rich.segment import Segment, Segments
 from rich.terminal_theme import DEFAULT_TERMINAL_THEME as LIGHT_TERMINAL
 from rich.terminal_theme import SVG_EXPORT_THEME
 
@@ -42,6 +43,10 @@ class Shot:
     replay: bool = False
     path: str = ""
     """Another recording than the bundled one."""
+    parts: tuple[str, ...] = ()
+    """The panels, by name, that are in the picture, one below the other; empty: the whole screen."""
+    gpus: int = 0
+    """GPUs of a hand-made node in place of a recording; 0: a recording."""
 
 
 SHOTS = {
@@ -53,6 +58,15 @@ SHOTS = {
     "replay": Shot(37, (140, 36), replay=True),
     "80x24": Shot(24, (80, 24)),
     "light": Shot(24, (140, 36), theme="gputop-light"),
+    # the parts of docs/screen.md, in its order
+    "part-verdict": Shot(24, (110, 34), parts=("header", "verdict")),
+    "part-gpus": Shot(43.5, (110, 34), path=str(FOLDER.parent / "tests" / "device" / "data" / "story.gputop"), parts=("gpus",)),
+    "part-many-gpus": Shot(0, (110, 34), parts=("gpus",), gpus=8),
+    "part-lanes": Shot(24, (110, 34), parts=("lanes",)),
+    "part-processes": Shot(24, (110, 34), parts=("procs",)),
+    "part-keys": Shot(24, (110, 34), parts=("keys",)),
+    "part-lane": Shot(24, (90, 24), ("z",)),
+    "part-replay": Shot(37, (110, 34), replay=True, parts=("scrub", "keys")),
 }
 
 
@@ -61,22 +75,27 @@ async def picture(name: str) -> str:
     shot = SHOTS[name]
     if shot.replay:
         async with apps.replayed(shot.at_s, shot.size, shot.theme) as (replay, _):
-            return export(replay, name)
-    app = apps.live(apps.session_at(shot.at_s, shot.path), shot.theme)
+            return export(replay, name, shot.parts)
+    app = apps.live(apps.session_of(shot.gpus) if shot.gpus else apps.session_at(shot.at_s, shot.path), shot.theme)
     async with app.run_test(size=shot.size) as pilot:
         await pilot.pause()
         await pilot.press(*shot.keys)
         await pilot.pause()
-        return export(app, name)
+        return export(app, name, shot.parts)
 
 
-def export(app: GputopApp, name: str) -> str:
-    """The screen as SVG, in a terminal with a light or a dark background; Textual's own export knows dark ones only."""
-    width, height = app.size
+def export(app: GputopApp, name: str, parts: tuple[str, ...]) -> str:
+    """The screen, or panels of it, as SVG, in a terminal with a light or a dark background; Textual's own export knows dark ones only."""
+    update: Any = app.screen._compositor.render_update(full=True, screen_stack=app._background_screens)
+    regions = [app.screen.query_one(f"#{part}").region for part in parts]
+    rows = [y for region in regions for y in range(region.y, region.bottom)] if parts else range(app.size.height)
+    lines = [[segment for strip in update.strips[y] for segment in strip] for y in rows]
+    width, height = app.size.width, len(lines)
     console = Console(
         width=width, height=height, file=io.StringIO(), force_terminal=True, color_system="truecolor", record=True, legacy_windows=False
     )  # fmt: skip
-    console.print(app.screen._compositor.render_update(full=True, screen_stack=app._background_screens))
+    ends = [[Segment.line()]] * (height - 1) + [[]]
+    console.print(Segments([segment for line, end in zip(lines, ends, strict=True) for segment in (*line, *end)]))
     theme = LIGHT_TERMINAL if app.theme.endswith("light") else SVG_EXPORT_THEME
     return console.export_svg(title=f"gputop: {name}", theme=theme)
 

@@ -13,7 +13,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
-_LINK = re.compile(r"(?<=\]\()\.\./([^)#\s]+)")  # ](../SECURITY.md
+_LINK = re.compile(r"(?<=\]\()((?:\.\./)+)([^)#\s]+)")  # ](../SECURITY.md
 log = logging.getLogger("mkdocs.plugins.gputop")
 
 
@@ -32,18 +32,21 @@ def on_config(config: Any) -> Any:
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the pictures, as screenshots/NAME."""
-    for path in sorted((ROOT / "screenshots").glob("*.svg")):
-        files.append(File.generated(config, f"screenshots/{path.name}", abs_src_path=str(path)))
+    for path in sorted((ROOT / "screenshots").rglob("*.svg")):
+        files.append(File.generated(config, str(path.relative_to(ROOT)), abs_src_path=str(path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links to pictures stay in the site, others out of docs/ lead to the repository."""
+    depth = page.file.src_path.count("/")
 
     def outside(found: re.Match[str]) -> str:
-        path = found[1]
+        if found[1].count("/") <= depth:
+            return found[0]  # another page
+        path = found[2]
         if not (ROOT / path).exists():
             log.warning("%s links to %s, which does not exist", page.file.src_path, path)
-        return path if path.startswith("screenshots/") else f"{addresses()['Source']}/blob/main/{path}"
+        return f"{'../' * depth}{path}" if path.startswith("screenshots/") else f"{addresses()['Source']}/blob/main/{path}"
 
     return _LINK.sub(outside, markdown)

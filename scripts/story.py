@@ -24,6 +24,7 @@ RECORDING = str(Path(__file__).resolve().parent.parent / "screenshots" / "story.
 TITLE = "gputop demo: who takes the CPUs from the loader's workers"
 _FROM_S, _STEP_S = 3.0, 0.5  # s: the first screen, and between two
 _FAST = 3  # how many times as fast as it was the experiment, and what follows, are shown
+_FIRST_S = 3.0  # s that the verdict is shown before the story begins
 _READ_S, _WHY_S, _STACKS_S, _END_S = 4.5, 6.0, 5.0, 4.0  # s to look at the verdict, at both boxes, and at the end
 
 
@@ -33,9 +34,12 @@ async def cast() -> str:
 
 
 async def moving_picture() -> str:
-    """The session as an animated SVG."""
+    """The session as an animated SVG. First it shows what it leads to, the verdict: a page shows the first frame for a while."""
     out = await _told()
-    return film.film(out.frames, out.now_s, out.chapters["e: why"] - _STEP_S, *SIZE, TITLE)
+    found_s = out.chapters["e: why"] - _STEP_S
+    verdict = next(screen for at, screen in reversed(out.frames) if at <= found_s)
+    frames = [(0.0, verdict), *((at + _FIRST_S, screen) for at, screen in out.frames)]
+    return film.film(frames, out.now_s + _FIRST_S, 0.0, *SIZE, TITLE)
 
 
 async def _told() -> Cast:

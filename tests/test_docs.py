@@ -1,8 +1,8 @@
 """Each block of code in README and docs/ is run, or read by the program that it is meant for; docs/ is a site without a broken link.
 
 A fenced block names its language, and `LANGUAGES` says what is done with each. In a block of shell commands those of gputop run in this
-process where they only read a recording (`READS`); the others are parsed by the real parser (tests/test_readme.py runs those of the README
-for real). A program of somebody else's is named in `FOREIGN`.
+process where they only read a recording (`READS`) or need nothing (`PRINTS`); the others are parsed by the real parser, and
+tests/test_readme.py runs those of the README. A program of somebody else's is named in `FOREIGN`. Pages made from the code are as it is.
 """
 
 from __future__ import annotations
@@ -26,10 +26,14 @@ import yaml
 from gputop import cli
 from gputop.commands import config as config_command
 from gputop.commands.replay import sample
+from gputop.diagnosis.causes import advice
+from gputop.diagnosis.facts.kinds import Kind
+from gputop.findings.verdict import OWN_CAUSES, page_of
 from gputop.model.frame import Mark
 from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.system.config import settings
+from gputop.system.program import DOCUMENTATION
 from tests.wait import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,11 +42,13 @@ ROOT_PAGES = ("README.md", "SECURITY.md", "CONTRIBUTING.md", "AGENTS.md", "CHANG
 FOREIGN = {
     "apt", "claude", "conda", "docker", "eval", "export",
     "kubectl", "make", "pip", "pipx", "sbatch", "sudo", "uv", "uvx",  # they install, or need a cluster
-    "jq", "ssh",  # beside gputop in a pipe
+    "$EDITOR", "flamegraph.pl", "jq", "source", "ssh",  # beside gputop in a pipe
 }  # fmt: skip
 """Programs that are not gputop's. What they are given of gputop's is parsed."""
-READS = ("config", "diff", "explain", "export", "query")
-"""Commands that read a recording and end: they run here."""
+READS = ("diff", "explain", "export", "query", "report")
+"""Commands that read a recording and end: they run here, where it is one of `FILES` or ``--sample``."""
+PRINTS = ("config", "files", "schema", "skill")
+"""Commands that print what gputop itself has: they run here."""
 FILES = ("run.gputop", "before.gputop", "after.gputop")
 """The recordings that are there. A command that names another file is parsed."""
 _BREAKS = re.compile(r"^[;|&()<>]+$")  # words between commands
@@ -68,10 +74,14 @@ def simple_commands(text: str) -> Iterator[list[str]]:
     for line in re.sub(r"\\\n", " ", text).splitlines():
         words = shlex.shlex(re.sub(r"(^|\s+)# .*$", "", line), posix=True, punctuation_chars=True)
         words.commenters, words.whitespace_split = "", True
-        command: list[str] = []
+        command, into_file = list[str](), False
         for word in [*words, ";"]:
             if not _BREAKS.match(word):
-                command.append(word)
+                command += [] if into_file else [word]
+                into_file = False
+                continue
+            if ">" in word:  # the next word is a file's name
+                into_file = True
                 continue
             while command and (command[0] in _SHELL[2:] or re.match(r"\w+=", command[0])):
                 command = command[1:]
@@ -115,22 +125,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def check_shell(block: Block) -> list[str]:
-    """Parse each command, and run it here where it only reads; returns those that ran."""
-    ran = []
+def check_shell(block: Block, ran: list[str]) -> None:
+    """Parse each command, and run it here where it only reads, once; it is put into ``ran`` then."""
     for command in simple_commands(block.text):
         words = ours(command)
         if not words:
             continue
         parse(words)
         output = words[words.index("-o") + 1] if "-o" in words else ""
+        output = words[2] if output == "." else output  # gputop files NAME -o .
         files = [word for word in words[2:] if re.search(r"\.(gputop|json|db)$", word) and word != output]
-        if block.page != "README.md" and words is command and words[1:2] and words[1] in READS and files and set(files) <= set(FILES):
+        is_read = words[1:2] and words[1] in READS and ("--sample" in words or (files and set(files) <= set(FILES)))
+        is_known = " ".join(words) in ran
+        if block.page != "README.md" and words is command and not is_known and (is_read or (words[1:2] and words[1] in PRINTS)):
             assert cli.main(words[1:]) in (0, 3), words
             ran.append(" ".join(words))
             if output:
                 shutil.rmtree(output) if Path(output).is_dir() else Path(output).unlink()
-    return ran
 
 
 def check_sql(block: Block) -> None:
@@ -180,7 +191,7 @@ def test_every_block_is_run_or_read(folder: Path, monkeypatch: pytest.MonkeyPatc
         assert block.language in LANGUAGES, f"{block.page}: a block whose language {block.language!r} nobody reads: {block.text[:80]}"
         LANGUAGES[block.language](block.text)
         if block.language == "sh":
-            ran += check_shell(block)
+            check_shell(block, ran)
         elif block.language == "sql":
             check_sql(block)
         elif block.language == "toml":
@@ -239,7 +250,11 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     front = (tmp_path / "index.html").read_text(encoding="utf-8")
-    assert [page.stem for page in PAGES[1:] if page.stem != "index" and f'href="{page.stem}/"' not in front] == []
+    places = {page: page.relative_to(ROOT / "docs").with_suffix("") for page in PAGES[1:]}
+    assert [str(place) for place in places.values() if place.name != "index" and f'href="{place}/"' not in front] == []
+    assert next(re.finditer(r'^Documentation = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE))[1] == DOCUMENTATION
+    led = [page_of(cause).removeprefix(DOCUMENTATION) for cause in OWN_CAUSES if cause != "none"]
+    assert [path for path in led if not path or not (tmp_path / path / "index.html").exists()] == []
     assert re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(https?://(?!gputop-ebpf\.github\.io)[^"]+)"', front) == []
     assert (tmp_path / "screenshots/h200.svg").exists()
     assert "WARNING" not in done.stderr
@@ -247,15 +262,55 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert set(named) == {"gputop-ebpf/gputop"}
 
 
-def test_a_link_to_nowhere_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def script(name: str) -> Any:
+    """A module of scripts/."""
     sys.path.insert(0, str(ROOT / "scripts"))
     try:
-        hook = importlib.import_module("site_hook")
+        return importlib.import_module(name)
     finally:
         sys.path.pop(0)
+
+
+def test_pages_made_from_the_code_are_fresh() -> None:
+    command = [sys.executable, str(ROOT / "scripts/pages.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}: make manual writes them anew"
+
+
+def test_a_cause_has_a_page_with_all_parts() -> None:
+    for cause in OWN_CAUSES:
+        if cause != "none":
+            text = (ROOT / f"docs/causes/{cause}.md").read_text(encoding="utf-8")
+            heads = re.findall(r"^## (.+)$", text, re.MULTILINE)
+            assert heads == ["How it looks", "Evidence", "What to do", "Prove it", "What looks alike"], cause
+            assert [head for head in heads if len(text.partition(f"## {head}\n")[2].partition("\n## ")[0].split()) < 15] == [], cause
+
+
+def test_a_cause_without_words_for_its_page_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    causes = script("causes")
+    monkeypatch.setattr(causes, "NAMES", (*causes.NAMES, "new-cause"))
+    causes.prose.cache_clear()
+    with pytest.raises(SystemExit, match="new-cause"):
+        causes.prose()
+
+
+def test_a_program_advice_of_its_own_has_a_row() -> None:
+    """Each kind of program with other words than any program's stands on the page of a cause that reads them."""
+    page = (ROOT / "docs/causes/too-few-workers.md").read_text(encoding="utf-8")
+    for kind, ways in advice.LOADING.items():
+        differs = ways.more != advice.LOADING[Kind.UNKNOWN].more
+        assert (f"| {kind.value} | " in page) == differs, kind
+        assert all(hint.text.replace("{:d}", "N") in page for hint in ways.more), kind
+
+
+def test_a_link_to_nowhere_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    hook = script("site_hook")
     page = type("Page", (), {"file": type("File", (), {"src_path": "a.md"})})
     text = hook.on_page_markdown("[a](../SECURITY.md#x), ![b](../screenshots/h200.svg), [c](b.md)", page)
     assert text == f"[a]({hook.addresses()['Source']}/blob/main/SECURITY.md#x), ![b](screenshots/h200.svg), [c](b.md)"
+    inner = type("Page", (), {"file": type("File", (), {"src_path": "causes/a.md"})})
+    text = hook.on_page_markdown("[a](../../SECURITY.md), ![b](../../screenshots/h200.svg), [c](../b.md)", inner)
+    assert text == f"[a]({hook.addresses()['Source']}/blob/main/SECURITY.md), ![b](../screenshots/h200.svg), [c](../b.md)"
     assert not caplog.records
     hook.on_page_markdown("[a](../NOTHING.md)", page)
     assert "NOTHING.md, which does not exist" in caplog.text

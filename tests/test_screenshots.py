@@ -55,6 +55,35 @@ def test_the_moving_picture_stands_alone() -> None:
     assert 20 < end_s <= 60
 
 
+def test_the_first_frame_of_the_moving_picture_is_the_verdict() -> None:
+    """A page shows it until the story has begun; who wants no motion sees it for good."""
+    text = FILM.read_text(encoding="utf-8")
+    first, still = list[str](), list[str]()
+    for row, body in re.findall(r'<g class="s r(\d+)">(.*?)</g>', text):
+        moving = re.search(rf"@keyframes k{row}{{0.00%{{transform:translateX\((-?[\d.]+)px", text)
+        fixed = re.search(rf"\.r{row}{{transform:translateX\((-?[\d.]+)px", text)
+        assert moving
+        assert fixed
+        for place, words in ((moving, first), (fixed, still)):
+            left = -float(place[1])
+            shown = re.findall(r'<text[^>]* x="([\d.]+)"[^>]*>([^<]*)</text>', body)
+            words += [word.replace("\u00a0", " ") for x, word in shown if left <= float(x) < left + 100 * 8.4]
+    assert any("INPUT-BOUND" in word for word in first), first
+    assert not any("uvx gputop-ebpf demo" in word for word in first)
+    assert first == still
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"!\[[^]]*\]\(([^)]+)\)", readme)[0] == "screenshots/demo.svg"
+
+
+def test_pictures_of_parts_are_small_and_shown() -> None:
+    """Eight that anybody who clones takes along: 160 kB in all."""
+    parts = sorted((ROOT / "screenshots").glob("part-*.svg"))
+    page = (ROOT / "docs/screen.md").read_text(encoding="utf-8")
+    assert len(parts) >= 8
+    assert [path.name for path in parts if f"](../screenshots/{path.name})" not in page] == []
+    assert sum(path.stat().st_size for path in parts) < 160_000
+
+
 def _screens(head: dict[str, int], events: list[tuple[float, str, str]]) -> dict[str, list[str]]:
     """Chapter -> what a terminal shows after each of its events."""
     terminal = pyte.Screen(head["width"], head["height"])

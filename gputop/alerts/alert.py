@@ -41,7 +41,7 @@ class Alert(Struct, frozen=True):
         facts = {
             "host": self.host, "severity": one.severity, "symptom": one.symptom, "cause": one.cause, "trainer": self.trainer,
             "trainer_pid": one.trainer_pid, "gpu": one.gpu, "times": self.times if self.times > 1 else None, "gpu_lost_s": one.gpu_lost_s,
-            "culprits": ", ".join(f"{who.name} ({who.pid})" for who in one.culprits),
+            "culprits": ", ".join(f"{who.name} ({who.pid})" for who in one.culprits), "help_url": one.help_url,
         }  # fmt: skip
         return {name: str(value) for name, value in facts.items() if value not in (None, "")}
 

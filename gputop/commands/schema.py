@@ -9,7 +9,7 @@ import argparse
 from typing import Any
 
 from gputop.system.console import show, write
-from gputop.system.program import __version__
+from gputop.system.program import DOCUMENTATION, __version__
 
 EXAMPLES = """examples:
   gputop schema explain > explain.schema.json
@@ -56,7 +56,7 @@ def schema(name: str) -> dict[str, Any]:
         if title in always and "properties" in node:
             required = {*node["required"], *(field for field, kind in node["properties"].items() if "default" in kind)}
             node["required"] = [field for field in node["properties"] if field in required]
-    return {"$schema": DIALECT, "$id": f"https://gputop-ebpf.github.io/{name}/{__version__}", **found}
+    return {"$schema": DIALECT, "$id": f"{DOCUMENTATION}schema/{name}/{__version__}", **found}
 
 
 def _structs(node: Any, found: set[Any]) -> set[Any]:

@@ -36,9 +36,11 @@ from gputop.findings.verdict import (
     Step,
     Symptom,
     SymptomWord,
+    Url,
     Verdict,
     Victim,
     WhatIf,
+    page_of,
 )
 from gputop.model.frame import Header, ProcInfo
 from gputop.model.identity import identity_of
@@ -75,6 +77,7 @@ class Said(Struct, frozen=True):
     regain_gpu_s: Seconds | None  # GPU seconds that would come back without the cause, of all that was looked at
     speedup_max: Times | None
     """Upper bound of how much faster the work gets without it, as in its worst incident; None: not known, or hardly any work was done."""
+    help_url: Url = ""  # of the page about the cause; empty: there is none
 
 
 class Booked(Struct, frozen=True):
@@ -122,10 +125,11 @@ class Episode(Struct, frozen=True):
     fixes: Annotated[list[Fix], _MANY]
     path: Annotated[list[PathStep], _FEW]  # of the moment that the headline describes
     near: CauseWord | None = None  # another cause that held nearly as much of the loss then: both stand
+    help_url: Url = ""  # of the page about the cause; empty: there is none
 
     def brief(self) -> Episode:
-        """The incident without detail, victims, evidence, fixes and path, as a node of a fleet reports it each second."""
-        return replace(self, detail="", victims=[], evidence=[], fixes=[], path=[])
+        """The incident without detail, victims, evidence, fixes, path and page, as a node of a fleet reports it each second."""
+        return replace(self, detail="", victims=[], evidence=[], fixes=[], path=[], help_url="")
 
 
 class Trained(Struct, frozen=True):
@@ -262,7 +266,7 @@ def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> Said:
     return Said(
         None if symptom == LOOKING else symptom, cause, headline, detail,
         None if verdict.step is None else round(verdict.step.per_s, 2), _step_ms(verdict.step), path,
-        None if regain is None else round(regain.regain_gpu_s, 3), None if regain is None else _bound(regain, worst),
+        None if regain is None else round(regain.regain_gpu_s, 3), None if regain is None else _bound(regain, worst), page_of(cause),
     )  # fmt: skip
 
 
@@ -302,7 +306,7 @@ def episode(incident: Incident, header: Header) -> Episode:
     start_unix_s, end_unix_s = ends
     return Episode(**told | lists | {
         "start_unix_s": start_unix_s, "end_unix_s": end_unix_s, "gpu_lost_s": round(incident.lost_s, 3),
-        "regain_gpu_s": None if regain_s is None else round(regain_s, 3),
+        "regain_gpu_s": None if regain_s is None else round(regain_s, 3), "help_url": page_of(incident.cause),
     })  # fmt: skip
 
 
@@ -313,7 +317,8 @@ def from_elsewhere(found: Explanation) -> Explanation:
     return replace(
         found,
         verdict=replace(
-            verdict, headline=said(verdict.headline, in_general(verdict.cause)), detail=said(verdict.detail), path=_steps(verdict.path)
+            verdict, headline=said(verdict.headline, in_general(verdict.cause)), detail=said(verdict.detail), path=_steps(verdict.path),
+            help_url=page_of(verdict.cause),
         ),
         incidents=[_episode_from(one) for one in found.incidents],
         what_if=[replace(one, change=said(one.change), assumes=said(one.assumes)) for one in found.what_if if is_own(one.change)],
@@ -332,7 +337,7 @@ def _episode_from(one: Episode) -> Episode:
         victims=[replace(victim, role=name(victim.role), name=name(victim.name)) for victim in one.victims],
         culprits=[replace(culprit, name=name(culprit.name)) for culprit in one.culprits],
         evidence=[replace(each, unit=name(each.unit), text=said(each.text, each.metric.replace("_", " "))) for each in one.evidence],
-        fixes=[Fix(said(fix.text), commanded(fix.command), fix.look) for fix in one.fixes if is_own(fix.text)],
+        fixes=[Fix(said(fix.text), commanded(fix.command), fix.look) for fix in one.fixes if is_own(fix.text)], help_url=page_of(one.cause),
     )  # fmt: skip
 
 

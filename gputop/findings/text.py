@@ -43,6 +43,8 @@ def explain_lines(found: Explanation, ongoing: bool = True) -> Iterator[str]:
     yield from _step(verdict)
     yield from _workers(found.workers)
     yield from _wrapped(what_if_sentence(found.what_if), "  ")
+    if verdict.help_url:
+        yield f"  more: {clean(verdict.help_url)}"
     yield ""
     yield from ledger_lines(found.ledger)
     yield from _trained(found.trainers)

@@ -12,6 +12,7 @@ from gputop.findings import policy
 from gputop.model.ranges import Gpus, Number, Percent, PerSecond, Pid, Seconds, Share, Times
 from gputop.system.plugins import CAUSES as PLUGGED
 from gputop.system.plugins import plugins
+from gputop.system.program import DOCUMENTATION
 from gputop.system.text import figure
 
 STARTING, TRAINING, PAUSING, ENDING, IDLE = "starting", "training", "pausing", "ending", "idle"
@@ -61,7 +62,14 @@ Word = Annotated[str, Meta(pattern=_WORD)]
 SeverityWord = Annotated[str, Meta(pattern=_WORD, examples=[*SEVERITIES])]
 SymptomWord = Annotated[str, Meta(pattern=_WORD, examples=[*SYMPTOMS])]
 CauseWord = Annotated[str, Meta(pattern=_WORD, examples=[*CAUSES])]
+MOST_URL = 256  # characters of a page's address; those of gputop have 80
+Url = Annotated[str, Meta(max_length=MOST_URL)]
 HOST_GROWTH, GPU_GROWTH = GROWTHS = "host-memory-growth", "gpu-memory-growth"  # no GPU time is lost yet: incidents, never the verdict
+
+
+def page_of(cause: str) -> str:
+    """Address of the page about a cause: what it means, what to do, what looks alike. Empty where there is none: no cause, a plug-in's."""
+    return f"{DOCUMENTATION}causes/{cause}/" if cause in OWN_CAUSES and cause != "none" else ""
 
 
 class ProcState(Struct, frozen=True):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 __version__ = "0.1.0"
+DOCUMENTATION = "https://gputop-ebpf.github.io/gputop/"  # the site of docs/, as in pyproject.toml
 FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # of the package gputop, with data/ and probes/
 _PACKAGES = ("textual", "msgspec", "zstandard", "py-spy", "psutil")  # packages with versions that a bug report needs
 _RUN_MODULE = "import sys; del sys.path[0]; from runpy import run_module; run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"

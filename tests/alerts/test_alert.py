@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gputop.alerts.alert import BEGIN, END, MOST_TEXT, Damper, IncidentFilter
-from gputop.findings.verdict import Culprit, Incident
+from gputop.findings.verdict import Culprit, Incident, page_of
 from gputop.model.frame import SECOND_NS
 from gputop.stream.following import Following
 from tests.alerts.made import alert, incident
@@ -152,6 +152,11 @@ def test_names_are_cleaned_and_neither_command_lines_nor_long_texts_are_sent() -
 def test_what_is_not_known_is_left_out_of_the_facts() -> None:
     assert "trainer_pid" not in alert(trainer_pid=None, gpu=None, victims=[]).facts
     assert alert().facts["culprits"] == "hog (903)"
+
+
+def test_an_alert_leads_to_the_page_of_its_cause() -> None:
+    assert alert().facts["help_url"] == alert().incident.help_url == page_of("cpu-contention")
+    assert "help_url" not in alert(cause="of-a-plug-in").facts
 
 
 def test_a_stream_with_a_fault_is_told_within_seconds() -> None:

@@ -7,7 +7,7 @@ from itertools import groupby
 import pytest
 from msgspec.structs import replace
 
-from gputop.findings.verdict import Evidence, Ledger, PathStep
+from gputop.findings.verdict import Evidence, Ledger, PathStep, page_of
 from gputop.model.stream import Mark
 from gputop.tui.draw.why import ledger
 from gputop.tui.why_box import WhyScreen
@@ -36,6 +36,7 @@ async def test_the_walk_stands_under_the_verdict(make_app: MakeApp, size: tuple[
         assert any(line.strip().startswith("without ") for line in told)
         assert max(map(len, told)) <= app.screen.text_width
         assert lines.index("what to do") + 2 < size[1] - 4, "the fix is seen without scrolling"
+        assert any(page_of("cpu-contention") in line for line in lines)
 
 
 async def test_names_in_a_walk_are_no_markup(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from gputop.cli import main
-from gputop.findings.explanation import Booked, Explanation
-from gputop.findings.text import diff_lines
+from gputop.findings.explanation import Booked, Explanation, from_elsewhere
+from gputop.findings.text import diff_lines, explain_lines
+from gputop.findings.verdict import page_of
 from gputop.model.frame import Names
 from gputop.recording.format import pack_end, pack_frames, pack_header
 from tests.tui import scene
@@ -79,6 +80,35 @@ def test_trainers_are_told_with_whose_they_are(tmp_path: Path, capsys: pytest.Ca
     assert whose["missing"]["slurm_step"]
     assert main(["explain", str(path)]) == 0
     assert "train.py rank 0 (100): ml/b·[2J, training bert-0:29500 × 2, user ana" in capsys.readouterr().out
+
+
+def test_a_cause_leads_to_its_page(starving: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = explain(capsys, starving)
+    page = page_of(found["verdict"]["cause"])  # type: ignore[index, call-overload]
+    assert page.endswith("/causes/cpu-contention/")
+    assert found["verdict"]["help_url"] == found["incidents"][0]["help_url"] == page  # type: ignore[index, call-overload]
+    assert main(["explain", starving]) == 0
+    assert page in capsys.readouterr().out
+
+
+def test_the_page_of_a_foreign_explanation_is_our_own(starving: str, capsys: pytest.CaptureFixture[str]) -> None:
+    found = msgspec.convert(explain(capsys, starving), Explanation)
+    lies = [msgspec.structs.replace(one, help_url="https://lies.example/") for one in found.incidents]
+    foreign = msgspec.structs.replace(
+        found, verdict=msgspec.structs.replace(found.verdict, help_url="https://lies.example/"), incidents=lies
+    )
+    text = "\n".join(explain_lines(from_elsewhere(foreign)))
+    assert "lies.example" not in text
+    assert page_of(found.verdict.cause) in text
+    assert {one.help_url for one in from_elsewhere(foreign).incidents} == {page_of("cpu-contention")}
+
+
+@pytest.mark.parametrize("cause", ["none", "of-a-plug-in"])
+def test_what_has_no_page_leads_nowhere(cause: str, starving: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert page_of(cause) == ""
+    found = msgspec.convert(explain(capsys, starving), Explanation)
+    plain = msgspec.structs.replace(found, verdict=msgspec.structs.replace(found.verdict, help_url=page_of(cause)))
+    assert "causes/" not in "\n".join(explain_lines(plain))
 
 
 def probed(path: Path, made: Scene, steps_per_s: float, gpu_wait: float) -> str:

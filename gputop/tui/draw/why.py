@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gputop.findings.outlook import told
 from gputop.findings.path import factor, tree, who, without
-from gputop.findings.verdict import CAUSES, Evidence, Fix, Verdict, WhatIf
+from gputop.findings.verdict import CAUSES, Evidence, Fix, Verdict, WhatIf, page_of
 from gputop.system.text import cell_width, clean, cut, figure, fit
 from gputop.tui.draw import Line, folded, room_for, size
 from gputop.tui.draw.edges import VERDICT_COLOURS
@@ -51,7 +51,7 @@ def page(found: MomentFindings, width: int, rows: int) -> list[Line]:
     """The whole page: in two columns if there is room, without empty lines if that brings the fixes onto one screen."""
     if width >= TWO_COLUMNS:
         left = (width - _GAP) // 2
-        blocks = [cause(found.verdict, left), *action(found, left)], background(found, width - _GAP - left)
+        blocks = [cause(found.verdict, left), *action(found, left), *more(found.verdict)], background(found, width - _GAP - left)
         return beside(spaced(blocks[0]), spaced(blocks[1]), left)
     narrow = min(width, MOST_WIDE)
     first = [cause(found.verdict, narrow), *action(found, narrow)]
@@ -59,7 +59,7 @@ def page(found: MomentFindings, width: int, rows: int) -> list[Line]:
     if is_tight:
         first[0] = cause(found.verdict, narrow, with_detail=False)
     lines = [line for block in first for line in block] if is_tight else spaced(first)
-    return [*lines, [], *spaced(background(found, narrow))]
+    return [*lines, [], *spaced([*more(found.verdict), *background(found, narrow)])]
 
 
 def below(found: MomentFindings, width: int, rows: int) -> list[Line]:
@@ -161,6 +161,11 @@ def fixes(found: Sequence[Fix], width: int) -> Block:
         if fix.command:
             out.append([(f"    {fix.command}", "accent")])
     return out
+
+
+def more(verdict: Verdict) -> list[Block]:
+    """The address of the page about the cause."""
+    return [[[("more: ", "dim"), (url, "accent")]]] if (url := page_of(verdict.cause)) else []
 
 
 def commands(verdict: Verdict) -> list[str]:
