@@ -15,12 +15,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from gputop.metrics.registry import METRICS  # noqa: E402 - of this tree
+from gputop.system.program import DOCUMENTATION  # noqa: E402
 
 DASHBOARD, DOCS = ROOT / "packaging/grafana/gputop.json", ROOT / "docs/exporter.md"
 BEGIN, END = "<!-- metrics: `make manual` writes this table -->\n", "<!-- /metrics -->"
 COLUMNS = 24  # of a dashboard's grid
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 NODE, TRAINER = '{instance=~"$instance"}', '{instance=~"$instance",trainer=~"$trainer"}'
+GPU = '{instance=~"$instance",gpu=~"$gpu"}'
+CHOSEN = 'on (instance, trainer) gputop_trainer_info{instance=~"$instance",user=~"$user",slurm_job_id=~"$job"}'  # trainers of user and job
 LOST, HAD = "gputop_trainer_gpu_lost_seconds_total", "gputop_trainer_gpu_seconds_total"
 
 
@@ -40,74 +43,117 @@ def rate(metric: str, selector: str) -> str:
     return f"rate({metric}{selector}[$__rate_interval])"
 
 
+def of_chosen(expr: str) -> str:
+    """Of an expression by trainer what belongs to the chosen user and job."""
+    return f"({expr} and {CHOSEN})"
+
+
+LOST_RATE, HAD_RATE = of_chosen(rate(LOST, NODE)), of_chosen(rate(HAD, NODE))
+OF_TRAINER, HAD_OF_TRAINER = of_chosen(rate(LOST, TRAINER)), of_chosen(rate(HAD, TRAINER))
+
 ROWS: dict[str, list[Panel]] = {
     "Fleet": [
-        Panel("stat", "Nodes", "none", 4, {"nodes": f"count(count by (instance) (gputop_node_info{NODE}))"}, "Nodes whose gputop answers."),
-        Panel("stat", "GPUs", "none", 4, {"GPUs": f"count(gputop_gpu_info{NODE})"}, "GPUs of these nodes."),
-        Panel("stat", "GPU time lost", "percentunit", 4, {"lost": f"sum({rate(LOST, NODE)}) / sum({rate(HAD, NODE)})"},
-              "Share of the trainings' GPU time that was not used, whatever the cause."),
-        Panel("stat", "GPUs idle", "short", 4, {"GPUs": f"sum({rate(LOST, NODE)})"},
+        Panel("stat", "Nodes that answer", "none", 3, {"nodes": f"count(count by (instance) (gputop_node_info{NODE}))"},
+              "Nodes whose gputop answers."),
+        Panel("stat", "GPUs in all", "none", 3, {"GPUs": f"count(gputop_gpu_info{GPU})"}, "GPUs of these nodes."),
+        Panel("stat", "Share of trainings' GPU time lost", "percentunit", 4, {"lost": f"sum({LOST_RATE}) / sum({HAD_RATE})"},
+              "Of the GPU time that trainings had, what was not used, whatever the cause."),
+        Panel("stat", "Held without working, in whole GPUs", "short", 4, {"GPUs": f"sum({LOST_RATE})"},
               "As many whole GPUs do nothing, though a training holds them."),
-        Panel("stat", "Lost GPUs", "none", 4, {"GPUs": f"sum(gputop_gpu_lost{NODE})"}, "GPUs that the driver has lost."),
-        Panel("stat", "Hung trainings", "none", 4, {"ranks": f"sum(gputop_trainer_hung{NODE})"},
+        Panel("stat", "Cost of lost GPU time", "short", 4, {"cost": f"sum(increase({LOST}{NODE}[$__range]) and {CHOSEN}) / 3600 * $price"},
+              "GPU hours that trainings lost in the time shown, at the price of a GPU hour above."),
+        Panel("stat", "Fallen off the bus", "none", 3, {"GPUs": f"sum(gputop_gpu_lost{GPU})"},
+              "GPUs that the driver has lost: off the bus, in need of a reset, or silent."),
+        Panel("stat", "Hung trainings", "none", 3, {"ranks": f"sum({of_chosen('gputop_trainer_hung' + NODE)})"},
               "Ranks of which nothing moves, while they wait for somebody of their job."),
-        Panel("timeseries", "Idle GPUs, by cause", "short", 12, {"{{cause}}": f"sum by (cause) ({rate(LOST, NODE)}) > 0"},
-              "GPUs that trainings hold and do not use, by why. The causes: docs/diagnosis.md.", stacked=True),
+        Panel("timeseries", "Held without working, by cause", "short", 12, {"{{cause}}": f"sum by (cause) {LOST_RATE} > 0"},
+              "Whole GPUs that trainings hold and do not use, by why. A click on a cause leads to its page.", stacked=True),
         Panel("timeseries", "CPUs taken from trainings, by program", "short", 12,
               {"{{name}}": f"sum by (name) ({rate('gputop_culprit_cpu_seconds_total', NODE)})"}, "CPUs they took."),
         Panel("table", "Trainings that lose most", "percentunit", 24,
-              {"lost": f"topk(20, sum by (instance, trainer, cause) ({rate(LOST, NODE)}) / on (instance, trainer) group_left () "
-                       f"sum by (instance, trainer) ({rate(HAD, NODE)}) > 0.01)"}, "Share of its GPU time that each lost, by cause."),
+              {"lost": f"topk(20, sum by (instance, trainer, cause) {LOST_RATE} / on (instance, trainer) group_left () "
+                       f"sum by (instance, trainer) {HAD_RATE} > 0.01)"}, "Share of its GPU time that each lost, by cause."),
         Panel("table", "GPU hours lost in the last hour, by job", "h", 24,
               {"hours": f"sum by (slurm_job_id, namespace, user, program) (increase({LOST}{NODE}[1h]) * on (instance, trainer) "
-                        "group_left (slurm_job_id, namespace, user, program) gputop_trainer_info) / 3600"}, "Of jobs that still run."),
+                        "group_left (slurm_job_id, namespace, user, program) "
+                        'gputop_trainer_info{user=~"$user",slurm_job_id=~"$job"}) / 3600'}, "Of jobs that still run."),
     ],
     "Node": [
-        Panel("timeseries", "GPU utilization", "percentunit", 8, {"{{instance}} {{gpu}}": f"gputop_gpu_utilization_ratio{NODE}"},
+        Panel("timeseries", "GPU utilization", "percentunit", 8, {"{{instance}} {{gpu}}": f"gputop_gpu_utilization_ratio{GPU}"},
               "Share of time in which a kernel ran or data was copied."),
-        Panel("timeseries", "SMs with work", "percentunit", 8, {"{{instance}} {{gpu}}": f"gputop_gpu_sm_active_ratio{NODE}"},
+        Panel("timeseries", "SMs with work", "percentunit", 8, {"{{instance}} {{gpu}}": f"gputop_gpu_sm_active_ratio{GPU}"},
               "Share of SMs with a warp on them: how much of the GPU was used. Hopper and later."),
         Panel("timeseries", "GPU memory", "percentunit", 8,
-              {"{{instance}} {{gpu}}": f"gputop_gpu_memory_used_bytes{NODE} / gputop_gpu_memory_total_bytes{NODE}"}, "Share in use."),
-        Panel("timeseries", "Power", "watt", 8, {"{{instance}} {{gpu}}": f"gputop_gpu_power_watts{NODE}"}, "Of the board."),
-        Panel("timeseries", "Temperature", "celsius", 8, {"{{instance}} {{gpu}}": f"gputop_gpu_temperature_celsius{NODE}"}, "Of the GPU."),
-        Panel("timeseries", "SM clock", "hertz", 8, {"{{instance}} {{gpu}}": f"gputop_gpu_sm_clock_hertz{NODE}"}, "Clock of the SMs."),
+              {"{{instance}} {{gpu}}": f"gputop_gpu_memory_used_bytes{GPU} / gputop_gpu_memory_total_bytes{GPU}"}, "Share in use."),
+        Panel("timeseries", "Power", "watt", 8, {"{{instance}} {{gpu}}": f"gputop_gpu_power_watts{GPU}"}, "Of the board."),
+        Panel("timeseries", "Temperature", "celsius", 8, {"{{instance}} {{gpu}}": f"gputop_gpu_temperature_celsius{GPU}"}, "Of the GPU."),
+        Panel("timeseries", "SM clock", "hertz", 8, {"{{instance}} {{gpu}}": f"gputop_gpu_sm_clock_hertz{GPU}"}, "Clock of the SMs."),
         Panel("timeseries", "Clocks held down", "percentunit", 8,
-              {"{{instance}} {{gpu}} {{reason}}": f"avg_over_time(gputop_gpu_throttled{NODE}[$__rate_interval])"},
+              {"{{instance}} {{gpu}} {{reason}}": f"avg_over_time(gputop_gpu_throttled{GPU}[$__rate_interval])"},
               "Share of the time, by reason."),
         Panel("timeseries", "PCIe", "Bps", 8, {
-            "{{instance}} {{gpu}} from host": rate("gputop_gpu_pcie_receive_bytes_total", NODE),
-            "{{instance}} {{gpu}} to host": rate("gputop_gpu_pcie_transmit_bytes_total", NODE)}, "Bytes over the bus, each way."),
+            "{{instance}} {{gpu}} from host": rate("gputop_gpu_pcie_receive_bytes_total", GPU),
+            "{{instance}} {{gpu}} to host": rate("gputop_gpu_pcie_transmit_bytes_total", GPU)}, "Bytes over the bus, each way."),
         Panel("timeseries", "NVLink", "Bps", 8, {
-            "{{instance}} {{gpu}} receive": rate("gputop_gpu_nvlink_receive_bytes_total", NODE),
-            "{{instance}} {{gpu}} transmit": rate("gputop_gpu_nvlink_transmit_bytes_total", NODE)}, "Bytes between GPUs, each way."),
+            "{{instance}} {{gpu}} receive": rate("gputop_gpu_nvlink_receive_bytes_total", GPU),
+            "{{instance}} {{gpu}} transmit": rate("gputop_gpu_nvlink_transmit_bytes_total", GPU)}, "Bytes between GPUs, each way."),
         Panel("timeseries", "Errors", "short", 8, {
-            "{{instance}} {{gpu}} Xid": f"increase(gputop_gpu_xid_errors_total{NODE}[$__rate_interval])",
-            "{{instance}} {{gpu}} ECC {{kind}}": f"increase(gputop_gpu_ecc_errors_total{NODE}[$__rate_interval])"}, "Xid and ECC errors."),
+            "{{instance}} {{gpu}} Xid": f"increase(gputop_gpu_xid_errors_total{GPU}[$__rate_interval])",
+            "{{instance}} {{gpu}} ECC {{kind}}": f"increase(gputop_gpu_ecc_errors_total{GPU}[$__rate_interval])"}, "Xid and ECC errors."),
         Panel("table", "Sources", "none", 8, {"state": f"gputop_node_up_sources{NODE}"}, "What gputop can read on each node."),
         Panel("timeseries", "Cost of gputop", "percentunit", 8,
               {"{{instance}} {{part}}": rate("gputop_self_cpu_seconds_total", NODE)}, "Of one CPU."),
     ],
     "Trainer": [
-        Panel("timeseries", "GPU time lost, by cause", "percentunit", 12,
-              {"{{cause}}": f"sum by (cause) ({rate(LOST, TRAINER)}) / on () group_left () sum({rate(HAD, TRAINER)}) > 0"},
-              "Share of the GPU time of the chosen trainers.", stacked=True),
-        Panel("timeseries", "Steps a second", "short", 12, {"{{instance}} {{trainer}}": f"gputop_trainer_steps_per_second{TRAINER}"},
+        Panel("timeseries", "Share of GPU time lost, by cause", "percentunit", 12,
+              {"{{cause}}": f"sum by (cause) {OF_TRAINER} / on () group_left () sum({HAD_OF_TRAINER}) > 0"},
+              "Share of the GPU time of the chosen trainers. A click on a cause leads to its page.", stacked=True),
+        Panel("timeseries", "Steps a second", "short", 12,
+              {"{{instance}} {{trainer}}": of_chosen(f"gputop_trainer_steps_per_second{TRAINER}")},
               "Of ranks of one job all are alike."),
         Panel("timeseries", "Main thread", "percentunit", 12,
-              {"{{state}}": f"avg by (state) ({rate('gputop_trainer_state_seconds_total', TRAINER)}) > 0"},
+              {"{{state}}": f"avg by (state) {of_chosen(rate('gputop_trainer_state_seconds_total', TRAINER))} > 0"},
               "What it does, or waits for.", stacked=True),
         Panel("timeseries", "Workers", "short", 12,
-              {"{{state}}": f"sum by (state) ({rate('gputop_worker_state_seconds_total', TRAINER)}) > 0"},
+              {"{{state}}": f"sum by (state) {of_chosen(rate('gputop_worker_state_seconds_total', TRAINER))} > 0"},
               "How many of the loader workers are in each state; ahead is healthy.", stacked=True),
-        Panel("timeseries", "Workers that starve", "none", 8, {"{{instance}} {{trainer}}": f"gputop_trainer_workers_starving{TRAINER}"},
+        Panel("timeseries", "Workers that starve", "none", 8,
+              {"{{instance}} {{trainer}}": of_chosen(f"gputop_trainer_workers_starving{TRAINER}")},
               "Their trainer waits for them, and something holds them up."),
-        Panel("timeseries", "Stragglers", "none", 8, {"{{instance}} {{trainer}}": f"gputop_trainer_straggler{TRAINER}"},
+        Panel("timeseries", "Stragglers", "none", 8, {"{{instance}} {{trainer}}": of_chosen(f"gputop_trainer_straggler{TRAINER}")},
               "1: the other ranks of its job wait for it."),
-        Panel("table", "Verdicts", "none", 8, {"now": f"gputop_trainer_verdict_info{TRAINER}"}, "What is said of each trainer now."),
-        Panel("table", "Whose they are", "none", 24, {"trainer": f"gputop_trainer_info{TRAINER}"}, "Job, pod and user of each trainer."),
+        Panel("table", "Verdicts", "none", 8, {"now": of_chosen(f"gputop_trainer_verdict_info{TRAINER}")},
+              "What is said of each trainer now."),
+        Panel("table", "Whose they are", "none", 24, {"trainer": of_chosen(f"gputop_trainer_info{TRAINER}")},
+              "Job, pod and user of each trainer."),
     ],
 }  # fmt: skip
+
+
+PRICE = "3"  # of a GPU hour, in any currency, until somebody writes another one; a choice
+STEP = "10s"  # between two looks for incidents: an annotation is as exact
+INCIDENTS = {
+    "name": "Incidents", "enable": True, "hide": False, "iconColor": "red", "datasource": SOURCE, "step": STEP, "useValueForTime": "false",
+    "expr": f"sum by (instance, cause, severity) (gputop_incidents{NODE}) > 0",
+    "titleFormat": "{{cause}}", "tagKeys": "severity,instance",
+    "textFormat": f'<a href="{DOCUMENTATION}causes/{{{{cause}}}}/" target="_blank">what it means, and what to do</a>',
+}  # fmt: skip
+"""The annotation of the time that incidents last, with what leads to the page about their cause."""
+
+
+def links(one: Panel) -> list[dict[str, Any]]:
+    """What a click on a value leads to: the page about its cause, and what is known of its trainer."""
+    text = " ".join([*one.exprs, *one.exprs.values()])
+    label = "${__data.fields.%s}" if one.kind == "table" else "${__field.labels.%s}"
+    has_trainer = "{{trainer}}" in text or (one.kind == "table" and ("by (instance, trainer" in text or one.title == "Verdicts"))
+    has_cause = "{{cause}}" in text or (one.kind == "table" and ("trainer, cause" in text or one.title == "Verdicts"))
+    page = {"title": "What this cause means, and what to do", "url": f"{DOCUMENTATION}causes/{label % 'cause'}/", "targetBlank": True}
+    kept = "var-datasource=${datasource}&${__url_time_range}"
+    row = {
+        "title": "This trainer alone",
+        "url": f"/d/gputop?var-instance={label % 'instance'}&var-trainer={label % 'trainer'}&{kept}",
+    }  # fmt: skip
+    return [page] * has_cause + [row] * has_trainer
 
 
 def main() -> int:
@@ -149,11 +195,17 @@ def dashboard() -> dict[str, Any]:
     return {
         "uid": "gputop", "title": "gputop: why GPUs idle", "tags": ["gpu", "gputop"], "schemaVersion": 39, "version": 1, "editable": True,
         "graphTooltip": 1, "refresh": "30s", "time": {"from": "now-1h", "to": "now"}, "timezone": "",
-        "annotations": {"list": []}, "links": [],
+        "annotations": {"list": [INCIDENTS]},
+        "links": [{"type": "link", "title": "What the causes mean", "url": f"{DOCUMENTATION}causes/", "targetBlank": True, "icon": "doc"}],
         "templating": {"list": [
             {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"},
             choice("instance", "Node", "label_values(gputop_node_info, instance)"),
-            choice("trainer", "Trainer", f"label_values({HAD}{NODE}, trainer)"),
+            choice("user", "User", f"label_values(gputop_trainer_info{NODE}, user)"),
+            choice("job", "Slurm job", 'label_values(gputop_trainer_info{instance=~"$instance",user=~"$user"}, slurm_job_id)'),
+            choice("gpu", "GPU", f"label_values(gputop_gpu_info{NODE}, gpu)"),
+            choice("trainer", "Trainer", f"label_values(gputop_trainer_info{CHOSEN.partition('gputop_trainer_info')[2]}, trainer)"),
+            {"name": "price", "label": "Price of a GPU hour", "type": "textbox", "query": PRICE,
+             "current": {"text": PRICE, "value": PRICE}},
         ]},
         "panels": panels,
     }  # fmt: skip
@@ -177,7 +229,7 @@ def panel(one: Panel, number: int, grid: dict[str, int]) -> dict[str, Any]:
          "range": one.kind == "timeseries", "format": "table" if is_table else "time_series"}
         for i, (legend, expr) in enumerate(one.exprs.items())
     ]  # fmt: skip
-    defaults: dict[str, Any] = {"unit": one.unit, "min": 0}
+    defaults: dict[str, Any] = {"unit": one.unit, "min": 0, "links": links(one)}
     options: dict[str, Any] = {}
     if one.kind == "timeseries":
         stacking = {"mode": "normal" if one.stacked else "none", "group": "A"}

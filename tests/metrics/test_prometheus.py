@@ -21,6 +21,7 @@ from gputop.metrics.registry import METRICS
 from gputop.metrics.server import Server
 from gputop.model.frame import Frame
 from gputop.stream.following import Following
+from gputop.system.program import DOCUMENTATION
 from tests.metrics.made import contended_server, played, run_of, take
 from tests.metrics.prom import PACKAGING, ROOT, RULES, Prometheus, prometheus, promtool
 from tests.require import require
@@ -30,12 +31,15 @@ DASHBOARD = PACKAGING / "grafana/gputop.json"
 MODEL = json.loads(DASHBOARD.read_text())
 PANELS = [panel for panel in MODEL["panels"] if panel["type"] != "row"]
 EXPRS = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
+NOTES = [(note["name"], note["expr"]) for note in MODEL["annotations"]["list"]]
+VARIABLES = {one["name"]: one for one in MODEL["templating"]["list"]}
 NAMES = {metric.full_name for metric in METRICS}
 
 
 def filled(expr: str, span: str) -> str:
-    """An expression as Grafana sends it when all nodes and trainers are chosen."""
-    for variable, value in (("$instance", ".*"), ("$trainer", ".*"), ("$__rate_interval", span)):
+    """An expression as Grafana sends it when all nodes, users, jobs, GPUs and trainers are chosen."""
+    given = {"$__rate_interval": span, "$__range": span, "$price": VARIABLES["price"]["query"]}
+    for variable, value in (given | {f"${name}": ".*" for name in ("instance", "user", "job", "gpu", "trainer")}).items():
         expr = expr.replace(variable, value)
     assert "$" not in expr
     return expr
@@ -84,7 +88,7 @@ def test_rules_pass_promtools_checks():
 def test_rules_and_panels_ask_for_metrics_that_there_are():
     groups = yaml.safe_load(RULES.read_text())["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
-    asked = [rule["expr"] for rule in rules] + [filled(expr, "1m") for _, expr in EXPRS]
+    asked = [rule["expr"] for rule in rules] + [filled(expr, "1m") for _, expr in [*EXPRS, *NOTES]]
     for expr in asked:
         promql_parser.parse(expr)
     recorded = {rule["record"] for rule in rules if "record" in rule}
@@ -100,7 +104,7 @@ def test_dashboard_and_table_are_fresh():
 
 def test_the_dashboard_fits_any_grafana():
     """The rules of grafana/dashboard-linter that matter: a variable for the data source, $__rate_interval, units and titles."""
-    assert [one["name"] for one in MODEL["templating"]["list"]] == ["datasource", "instance", "trainer"]
+    assert list(VARIABLES) == ["datasource", "instance", "user", "job", "gpu", "trainer", "price"]
     assert [row["title"] for row in MODEL["panels"] if row["type"] == "row"] == ["Fleet", "Node", "Trainer"]
     assert len({panel["title"] for panel in PANELS}) == len(PANELS) == len({panel["id"] for panel in PANELS})
     for panel in PANELS:
@@ -112,6 +116,34 @@ def test_the_dashboard_fits_any_grafana():
         for target in panel["targets"]:
             assert not re.search(r"(rate|irate)\([^()]*\[(?!\$__rate_interval)", target["expr"])
             assert "instance=~" in target["expr"]
+
+
+def test_variables_ask_for_labels_that_there_are():
+    labels = {metric.full_name: {*metric.labels, "instance"} for metric in METRICS}
+    for name, one in VARIABLES.items():
+        if one["type"] == "query":
+            found = re.fullmatch(r"label_values\((\w+)(?:\{.*\})?, (\w+)\)", one["query"]["query"])
+            assert found, name
+            assert found[2] in labels[found[1]], name
+            before = list(VARIABLES)[: list(VARIABLES).index(name)]
+            assert set(re.findall(r"\$(\w+)", one["query"]["query"])) <= set(before), "Grafana asks for them in their order"
+
+
+def test_titles_cannot_be_mixed_up():
+    """No two are the same words in another order, and none is a part of another in the same row."""
+    words = [frozenset(re.findall(r"\w+", panel["title"].lower())) - {"the", "of", "in", "by"} for panel in PANELS]
+    assert len(set(words)) == len(words)
+    assert not any({"lost", "gpus"} == set(one) for one in words), "lost to a cause, or off the bus?"
+
+
+def test_what_names_a_cause_leads_to_its_page():
+    shown = {panel["title"]: [link["url"] for link in panel["fieldConfig"]["defaults"]["links"]] for panel in PANELS}
+    for title, expr in EXPRS:
+        panel = next(panel for panel in PANELS if panel["title"] == title)
+        if "cause" in panel["targets"][0]["legendFormat"] or (panel["type"] == "table" and "by (instance, trainer, cause)" in expr):
+            assert any(url.startswith(f"{DOCUMENTATION}causes/${{__") for url in shown[title]), title
+    assert any("var-trainer=${__data.fields.trainer}" in url for url in shown["Trainings that lose most"])
+    assert all(f"{DOCUMENTATION}causes/{{{{cause}}}}/" in note["textFormat"] for note in MODEL["annotations"]["list"])
 
 
 def test_panels_do_not_overlap():
@@ -157,7 +189,23 @@ def test_prometheus_takes_all_of_it(scraped: Prometheus):
 
 
 def test_no_panel_is_empty(scraped: Prometheus):
-    assert [title for title, expr in EXPRS if not scraped.ask(filled(expr, "20s"))] == []
+    assert [title for title, expr in [*EXPRS, *NOTES] if not scraped.ask(filled(expr, "20s"))] == []
+
+
+def test_an_incident_is_an_annotation_with_its_cause(scraped: Prometheus):
+    [(_, expr)] = NOTES
+    assert {one["metric"]["cause"] for one in scraped.ask(filled(expr, "20s"))} == {"cpu-contention"}
+
+
+@pytest.mark.parametrize(("variable", "own"), [("user", "ana"), ("gpu", "0")])
+def test_a_choice_leaves_what_is_not_chosen_out(variable: str, own: str, scraped: Prometheus):
+    """Panels that ask by a variable are as before for its own value, and empty for another."""
+    asking = [(title, expr) for title, expr in EXPRS if f'"${variable}"' in expr]
+    assert len(asking) > 5
+    for title, expr in asking:
+        alone, other = (filled(expr.replace(f'"${variable}"', f'"{value}"'), "20s") for value in (own, "nobody"))
+        assert scraped.ask(alone), title
+        assert not scraped.ask(other), title
 
 
 ASKED = re.findall(r"^## \d+\. (.+?)$.*?^```promql\n(.*?)^```", (ROOT / "docs/fleet.md").read_text(), re.DOTALL | re.MULTILINE)
