@@ -147,6 +147,7 @@ _RULES: dict[str, _Rule] = {
     "ProcInfo.env": _keep_if(_PLAIN), "ProcInfo.wait_unreadable": Mask.message, "CgroupSample.path": Mask.cgroup,
     "CgroupSample.quota_path": Mask.cgroup, "CgroupSample.mem_limit_path": Mask.cgroup,
     "ReadLimit.path": Mask.cgroup, "NetSample.name": _keep_if(_INTERFACE), "Nic.name": _keep_if(_INTERFACE),
+    "ProcSample.wire_interface": _keep_if(_INTERFACE),
     "FileSystem.path": Mask.mount_point, "FileSystem.device": _keep_if(_DISK), "SourceState.reason": Mask.message,
     "SourceState.remedy": Mask.message, "SourceState.detail": Mask.message,
     **dict.fromkeys((

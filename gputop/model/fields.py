@@ -65,6 +65,8 @@ SERIES = (
           help="GPU to host"),
     Field("gpu.nvlink_mb_per_s", "NVLink", "MB/s", high=None, refresh_ns=SECOND, source="NVML NVLink",
           help="both ways, all links together"),
+    Field("mig.util_pct", "MIG util", "%", refresh_ns=SECOND, source="NVML GPM",
+          help="share of time in which any kernel ran in a MIG device's GPU instance; subject: 64 × the GPU's index + the device's"),
     Field("sync.p99_ms", "sync p99", "ms", high=None, digits=1, spans_ns=400 * MS, source="uprobes on libcuda",
           help="99th percentile of the trainers' CUDA synchronize calls"),
     Field("runq.p99_ms", "run-queue p99", "ms", high=None, digits=1, warn=5, crit=20, spans_ns=200 * MS, source="sched probe",

@@ -11,6 +11,7 @@ import msgspec
 from gputop.model.stream import BOUNDED
 
 SILENT = "the driver has not answered for "  # prefix of a reason in `Gpu.missing` while a call hangs; a duration follows
+MOST_DEVICES = 64  # MIG devices per GPU that have series of their own; the driver allows seven
 ENDING_XIDS = {
     46: "the GPU has stopped processing",
     62: "its power management unit has halted",
@@ -90,6 +91,11 @@ class MigInstance(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     sm_active_pct: float | None = None
     missing: dict[str, str] = {}  # field name -> why it has no value in this sample
     util_pct: float | None = None  # share of time in which any kernel ran in its GPU instance (GPM): NVML has no utilization of MIG devices
+
+
+def instance_subject(gpu: int, instance: int) -> int:
+    """Subject of a MIG device's series: one number of the GPU's index and its own."""
+    return MOST_DEVICES * gpu + instance
 
 
 class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

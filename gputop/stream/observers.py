@@ -15,6 +15,7 @@ from typing import TypeVar
 from gputop.model.board import Board, GpuBoard
 from gputop.model.fields import FIELDS, JOBS_MEMORY
 from gputop.model.frame import CpuSample, DiskSample, Frame, Gpu, NetSample, Psi
+from gputop.model.gpu import instance_subject
 from gputop.model.histogram import quantile
 from gputop.model.rates import bytes_per_s, cpu_deltas
 from gputop.stream.history import History
@@ -58,6 +59,9 @@ def observe_gpus(board: Board, frame: Frame, history: History) -> None:
         total = gpu.mem_total_bytes or older.number("mem_total_bytes")
         if gpu.mem_used_bytes is not None and total:
             history.put("gpu.mem_used_pct", gpu.index, 100 * gpu.mem_used_bytes / total)
+        for device in gpu.mig or ():
+            if device.util_pct is not None:
+                history.put("mig.util_pct", instance_subject(gpu.index, device.index), device.util_pct)
         for field_id, counters in _RATES:
             rates = [_rate(older, gpu, name, per_s) for name, per_s in counters]
             known = [rate for rate in rates if rate is not None]

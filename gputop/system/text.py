@@ -162,7 +162,7 @@ class _Ascii(dict[int, str]):
         return self[code]
 
 
-_ASCII = _Ascii({ord(" "): " ", ord("°"): " ", ord("🔎"): "/ ", **dict.fromkeys(map(ord, "╭╮╰╯┌┐└┘├┤┬┴┼"), "+")})
+_ASCII = _Ascii({ord(" "): " ", ord("°"): " ", ord("🔎"): "/ ", ord("┄"): "?", **dict.fromkeys(map(ord, "╭╮╰╯┌┐└┘├┤┬┴┼"), "+")})
 _ASCII.update(zip(map(ord, "▁▂▃▄▅▆▇█░▒▪◆▼■►×●▲▾–−─·…←→↑↓✓✗│•~"), "_,-=+*%#:%dmtX>xo!v---..<>^v+x|*~", strict=True))
 
 # Plotext draws with quarters of a cell.

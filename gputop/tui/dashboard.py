@@ -29,7 +29,7 @@ from gputop.tui.bindings import HelpScreen
 from gputop.tui.box import Box, ConfirmScreen
 from gputop.tui.canvas import FilterLine
 from gputop.tui.columns_box import ColumnsScreen
-from gputop.tui.draw import duration, edges, gpus, table
+from gputop.tui.draw import duration, edges, table
 from gputop.tui.draw.search import why_unused
 from gputop.tui.draw.table import SORTS
 from gputop.tui.drawing import Drawing
@@ -211,7 +211,7 @@ class Actions:
             indices = sorted(self._session.board.gpus)
         if indices:
             at = indices.index(self._view.gpu) if self._view.gpu in indices else 0
-            self._view.gpu = indices[(at + step) % len(indices)]
+            self._drawing.gpus.take(indices[(at + step) % len(indices)])
         self._drawing.redraw()
 
     def action_clear(self) -> None:
@@ -259,12 +259,10 @@ class Actions:
             with session.lock:
                 view.go_to(session, view.axis(session).time_of(event.x - view.label_width))
             self._drawing.redraw()
-        elif widget.id == "gpus" and event.y > 0:
-            with session.lock:
-                clicked = gpus.entries(session.board, view, widget.size.height)[event.y - 1 : event.y]
-            if clicked:
-                view.gpu = clicked[0][0].index
-                self._drawing.redraw()
+        elif widget.id == "gpus" and self._drawing.gpus.choose(event.y):
+            if event.chain == 2:
+                self.action_enlarge()
+            self._drawing.redraw()
 
     # look closer: the boxes over the dashboard
 
@@ -379,15 +377,17 @@ class Actions:
     def action_details(self) -> None:
         from gputop.tui.details import DetailsScreen
 
-        if self._view.selected is None:
+        if self._view.selected is None and self._drawing.gpus.heat is not None:
+            self.action_enlarge()
+        elif self._view.selected is None:
             self._drawing.table.move_selection(1)
             self._drawing.redraw()
         if self._view.selected is not None:
             self._open(DetailsScreen(self._context, self._view.selected))
 
     def action_enlarge(self) -> None:
-        """Show one lane."""
-        self._open(EnlargeScreen(self._context, self._drawing.time))
+        """Show one lane; of many GPUs the chosen one's."""
+        self._open(EnlargeScreen(self._context, self._drawing.time, self._drawing.gpus.chart_key()))
 
     def action_help(self) -> None:
         self._open(HelpScreen(self._context, self._screen.KEYS))

@@ -11,7 +11,7 @@ from textual.screen import Screen
 
 from gputop.system.text import fit
 from gputop.tui.canvas import Canvas, FilterLine
-from gputop.tui.draw import TOO_SMALL, Line, ascii_line, gpus, is_too_small
+from gputop.tui.draw import TOO_SMALL, Line, ascii_line, gpus, heat, is_too_small
 from gputop.tui.draw.view import Axis
 from gputop.tui.feed import Context
 from gputop.tui.panels import (
@@ -44,6 +44,7 @@ class Drawing:
         """``wake`` is called when it is time to draw though nothing came; ``filter_line`` lies over the keys while it is open."""
         replay = context.replay
         self.time = Time(context) if replay is None else ReplayTime(context, replay)
+        self.gpus = GpusPanel(context, self.time)
         self.lanes = LanesPanel(context, self.time)
         self.table = TablePanel(context, self.time)
         self.scrub = None if replay is None else ScrubPanel(context, self.time, replay)
@@ -51,7 +52,7 @@ class Drawing:
         self.caption = [CaptionPanel(context, self.time)] if context.look.caption is not None else []
         self.verdict = VerdictPanel(context, self.time)
         self.panels: list[Panel] = [
-            HeaderPanel(context, self.time), self.verdict, GpusPanel(context, self.time), self.lanes, self.table,
+            HeaderPanel(context, self.time), self.verdict, self.gpus, self.lanes, self.table,
             WhyPanel(context, self.time), *([] if self.scrub is None else [self.scrub]), *self.caption, self.keys,
         ]  # fmt: skip
         self._screen = screen
@@ -125,7 +126,7 @@ class Drawing:
     # drawing
 
     def _draw(self, everything: bool) -> bool:
-        """Draw the panels that are due: lanes always, the table when a column ends, numbers at a reader's pace.
+        """Draw the panels that are due: lanes always, table and heat map when a column ends, numbers at a reader's pace.
 
         Whether numbers were among them.
         """
@@ -136,13 +137,16 @@ class Drawing:
             numbers = self._numbers_due(everything)
             if numbers:
                 self.lanes.find_lanes()
+                self.gpus.find_rows()
             rows_are_new = self._read_rows()
             if self._arrange():
                 everything, numbers = True, self._numbers_due(everything=True)
             self._follow_axis()
-            table_due: list[Panel] = [self.table] if everything or rows_are_new or self._moved > 0 else []
+            due: list[Panel] = [self.table] if everything or rows_are_new or self._moved > 0 else []
+            if self.gpus.heat is not None and self._moved > 0 and not numbers:
+                due.append(self.gpus)
             painter = self.canvas.painter
-            sent = [self._show(panel, painter) for panel in (self.lanes, *table_due, *numbers)]
+            sent = [self._show(panel, painter) for panel in (self.lanes, *due, *numbers)]
         self.canvas.send("".join(sent))
         return bool(numbers)
 
@@ -176,8 +180,9 @@ class Drawing:
     def _arrange(self) -> bool:
         """Give each panel its rows; whether that changed anything."""
         view = self._context.view
-        (lanes, tall), rows_of_gpus = self.lanes.wanted, gpus.count(self._context.session.board)
-        heights = arrange(view.height, rows_of_gpus, lanes, tall=tall, procs=self.table.wanted, scrub=int(self.scrub is not None))
+        (lanes, tall), board = self.lanes.wanted, self._context.session.board
+        mapped, scrub = heat.is_on(board, view), int(self.scrub is not None)
+        heights = arrange(view.height, gpus.count(board), lanes, tall=tall, procs=self.table.wanted, scrub=scrub, mapped=mapped)
         if is_too_small(view.width, view.height):
             heights = Heights(header=1)
         elif self.caption:

@@ -9,8 +9,10 @@ from textual.binding import Binding
 
 from gputop.model.fields import LANES
 from gputop.model.frame import SECOND_NS, Hardware
+from gputop.stream.history import SeriesKey
 from gputop.tui.box import CLOSE_KEY, Box
 from gputop.tui.draw import Line
+from gputop.tui.draw.heat import instance_lanes
 from gputop.tui.draw.lanes import Lane, all_lanes
 from gputop.tui.draw.view import times
 from gputop.tui.feed import Context
@@ -37,10 +39,14 @@ class EnlargeScreen(Box):
 
     FOOTER = (("→", "next lane", "lane(1)"), ("←", "lane before", "lane(-1)"), ("d", "distribution", "distribution"), CLOSE_KEY)
 
-    def __init__(self, context: Context, time_shown: Time) -> None:
+    def __init__(self, context: Context, time_shown: Time, first: SeriesKey | None = None) -> None:
+        """``first``: the series to begin with; None: the first lane."""
         super().__init__(context)
         self._time = time_shown
-        self.index = 0  # the lane, by its place on the dashboard
+        self.index = 0  # the lane, by its place on the dashboard; behind those of the dashboard are those of MIG devices
+        if first is not None:
+            with self.session.lock:
+                self.index = next((i for i, lane in enumerate(self._lanes()) if lane.key == first), 0)
         self.distribution = False
         self._lane = ""
 
@@ -52,7 +58,7 @@ class EnlargeScreen(Box):
         """The plot, made in the screen's thread (plotext has one global figure), or the distribution."""
         session, view = self.session, self.view
         with session.lock:
-            lanes = all_lanes(session, view)
+            lanes = self._lanes()
             lane = lanes[self.index % len(lanes)]
             axis, end_ns = view.axis(session), view.end(session)
             start_ns = axis.first * axis.cell_ns
@@ -75,6 +81,10 @@ class EnlargeScreen(Box):
             picture = plot(lane, points, marks, self.text_width - 2, self.text_height - 4 - len(about))
             drawn = [*picture.split("\n"), *summary(lane, [value for _, value in points])]
         return [[(line, "")] for line in (*drawn, *about)]
+
+    def _lanes(self) -> list[Lane]:
+        board = self.session.board
+        return [*all_lanes(self.session, self.view), *instance_lanes(board.gpus[index] for index in sorted(board.gpus))]
 
     def action_lane(self, step: int) -> None:
         self.index += step

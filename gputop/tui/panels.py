@@ -15,13 +15,14 @@ from gputop.findings.trouble import notice
 from gputop.findings.verdict import Verdict
 from gputop.model.frame import SECOND_NS
 from gputop.recording.format import TICKS, TIER_NAMES
+from gputop.stream.history import SeriesKey
 from gputop.stream.offer import Offer
 from gputop.stream.playback import Playback
 from gputop.stream.session import Session
 from gputop.system.priority import SCREEN_PRIORITY
 from gputop.system.text import file_size, fit
 from gputop.tui.canvas import Note, OwnCost, Steady
-from gputop.tui.draw import NEARLY_S, Line, Span, duration, edges, gpus, table, why
+from gputop.tui.draw import NEARLY_S, Line, Span, duration, edges, gpus, heat, table, why
 from gputop.tui.draw.columns import scrolled, stepped
 from gputop.tui.draw.lanes import TALLEST, Lane, LaneDrawer, all_lanes, fold, fold_quiet, is_tall, share_rows
 from gputop.tui.draw.table import ProcessRow, rows
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 LATE_S = 2.0  # s (and two intervals) after which a reading is overdue
 NEVER_S = 10.0  # s after which the first reading of a stream is overdue
 LEAST_PROCS = 8  # rows of the table that an 80×24 terminal must have: heading and seven processes
+FEW_LANES = 5  # rows of the ruler and the lanes that a heat map leaves where there is room
 LEAST_WHY = 4  # rows that the reasons need: a rule, a heading and two lines
 REASONS_EVERY_S = 2.0  # s between two drawings of the reasons, unless they are others: sentences are read, not watched
 WHAT_IF_EVERY_S = 10.0  # s between two reckonings of what changes would bring: each takes some ms
@@ -60,9 +62,12 @@ class Heights(Struct, frozen=True):
     caption: int = 0
 
 
-def arrange(height: int, gpus: int, lanes: int, *, tall: int = 0, procs: int | None = None, scrub: int = 0) -> Heights:
+def arrange(
+    height: int, gpus: int, lanes: int, *, tall: int = 0, procs: int | None = None, scrub: int = 0, mapped: bool = False
+) -> Heights:  # fmt: skip
     """Share out ``height`` rows to panels that want ``gpus`` GPU rows, ``lanes`` lanes, ``scrub`` rows; the table shrinks last.
 
+    ``mapped``: the GPU rows are a heat map, which has the lanes of most GPUs.
     ``tall`` of the lanes may have `TALLEST` rows: two come before the table has all of the ``procs`` rows that it needs, more come
     after. Without ``procs`` the table needs all that is left; what it does not need is for the reasons, where it is enough for some.
     """
@@ -71,8 +76,7 @@ def arrange(height: int, gpus: int, lanes: int, *, tall: int = 0, procs: int | N
     verdict = 3 if height >= 24 else 2 if height >= 8 else 1 if height >= 3 else 0
     scrub = scrub if height >= 10 else 0
     left = height - header - keys - verdict - scrub
-    # All GPUs where they fit a third of the screen; otherwise some are left out, and a fifth is enough.
-    gpu_rows = 1 + (max(gpus, 1) if gpus <= left // 3 else max(1, (left + 1) // 5)) if left >= 8 else 0
+    gpu_rows = 0 if left < 8 else _rows_of_map(gpus, left) if mapped else _rows_of_gpus(gpus, left)
     left -= gpu_rows
     needed = left if procs is None else max(LEAST_PROCS, procs)
     least_procs = min(needed, LEAST_PROCS if left < 34 else left // 3)
@@ -83,6 +87,16 @@ def arrange(height: int, gpus: int, lanes: int, *, tall: int = 0, procs: int | N
     spare = left - lane_rows - needed
     why = spare if spare >= LEAST_WHY else 0
     return Heights(header, verdict, gpu_rows, lane_rows, max(0, left - lane_rows - why), why, keys, scrub)
+
+
+def _rows_of_gpus(gpus: int, left: int) -> int:
+    """All GPUs where they fit a third of the ``left`` rows; otherwise some are left out, and a fifth is enough."""
+    return 1 + (max(gpus, 1) if gpus <= left // 3 else max(1, (left + 1) // 5))
+
+
+def _rows_of_map(gpus: int, left: int) -> int:
+    """All GPUs where the table and a few lanes fit beside them, or they take no more than half of the ``left`` rows."""
+    return 1 + min(gpus, max(left // 2 - 1, left - LEAST_PROCS - FEW_LANES - 1))
 
 
 # how time runs on the screen
@@ -282,18 +296,61 @@ class VerdictPanel(Panel):
 
 
 class GpusPanel(Panel):
-    """A row per GPU."""
+    """A row per GPU; of many GPUs a heat map, whose cells stand on the lanes' axis."""
 
     name = "gpus"
+
+    def __init__(self, context: Context, time_shown: Time) -> None:
+        super().__init__(context, time_shown)
+        self._drawer = heat.HeatDrawer()
+        self.heat: heat.HeatMap | None = None  # None: the GPUs are few
+
+    def find_rows(self) -> None:
+        """Read what the heat map shows beside its cells."""
+        session, view = self.context.session, self.context.view
+        older, newer = session.boards_around(view.at_ns, SECOND_NS)
+        self.heat = heat.HeatMap(session, view, newer, older) if heat.is_on(session.board, view) else None
 
     def lines(self) -> Sequence[Line]:
         if not self.is_known:
             return []
         session, view = self.context.session, self.context.view
+        if self.heat is not None:
+            axis = view.axis(session).narrowed(self.heat.cells)
+            return self._drawer.lines(self.heat, view, session.history, self.rows, axis)
         older, newer = session.boards_around(view.at_ns, SECOND_NS)
         if newer.gpus:
             return gpus.lines(newer, older, view, self.rows)
         return [[(fit(f" GPU  none: {offer_of(session)}", view.width), "dim")]]
+
+    @property
+    def lane_at(self) -> int:
+        return self.context.view.width - self.heat.cells if self.heat is not None else 0
+
+    def chart_key(self) -> SeriesKey | None:
+        """The series that the chart of the chosen GPU begins with; None where the GPUs are few, and have lanes."""
+        session, view = self.context.session, self.context.view
+        gpu = session.board.gpus.get(view.gpu)
+        return None if self.heat is None or gpu is None else heat.chart_key(gpu, session.history)
+
+    def choose(self, y: int) -> bool:
+        """Choose the GPU in a row of the panel; False if there is none. Of a row of many GPUs it is the first."""
+        session, view = self.context.session, self.context.view
+        with session.lock:
+            if self.heat is not None:
+                found = [row.gpus[0] for row in self.heat.rows(max(1, self.rows - 1), view.gpu)]
+            else:
+                found = [gpu.index for gpu, _ in gpus.entries(session.board, view, self.rows)]
+        if not 0 < y <= len(found):
+            return False
+        self.take(found[y - 1])
+        return True
+
+    def take(self, index: int) -> None:
+        """Choose a GPU; a row of the heat map and one of the table are never both selected, for Enter opens the one that is."""
+        self.context.view.gpu = index
+        if self.heat is not None:
+            self.context.view.selected = None
 
 
 class Story:
@@ -333,7 +390,10 @@ class LanesPanel(Panel):
     def find_lanes(self) -> None:
         session, view = self.context.session, self.context.view
         story = self._story.of(session.verdict_at(None), session.now_ns) if view.at_ns is None else None
-        self.found, silent = fold(all_lanes(session, view, story), session)
+        lanes = all_lanes(session, view, story)
+        if heat.is_on(session.board, view):
+            lanes = [lane for lane in lanes if not heat.replaces(lane, view)]
+        self.found, silent = fold(lanes, session)
         quiet = ""
         if not view.quiet_lanes:
             self.found, quiet = fold_quiet(self.found, session, view.axis(session))

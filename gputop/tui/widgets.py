@@ -8,7 +8,7 @@ draws.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rich.color import ColorSystem
@@ -60,6 +60,8 @@ _NIGHT = _DARK | {
     "incident": "bold #f9e2af", "culprit": "#fab387",
 }  # fmt: skip
 
+HEAT_LEVELS = 7  # meanings ``heat1`` (least busy) to ``heat7``
+TINT = 0.75  # part of the background in the tint of a cell of the heat map (a choice)
 CONTRAST = 4.5  # least contrast of text and its background (WCAG 2, level AA)
 _ATTRIBUTES = ("bold", "underline", "reverse")
 _SPECS = {"gputop-dark": _DARK, "gputop-light": _LIGHT, "gputop-colour-blind": _COLOUR_BLIND, "gputop-night": _NIGHT}
@@ -326,9 +328,35 @@ def palette(theme: str, coloured: bool = True) -> Palette:
     """The styles of a theme; those of Textual's own themes are made of its colours. Without colour bold, underline and reverse are left."""
     builtin = BUILTIN_THEMES.get(theme)
     specs = _SPECS.get(theme) or (_DARK if builtin is None else derived(builtin))
+    specs = specs | heated(specs, _background(theme))
     if not coloured:
         specs = {name: " ".join(word for word in spec.split() if word in _ATTRIBUTES) for name, spec in specs.items()}
     return {name: Style.parse(spec) for name, spec in specs.items()}
+
+
+def _background(theme: str) -> Color | None:
+    """The background that a theme paints; None where it is the terminal's own."""
+    known = {one.name: one for one in (*BUILTIN_THEMES.values(), *themes())}
+    if theme not in known or "ansi" in (known[theme].background or ""):
+        return None
+    return Color.parse(known[theme].to_color_system().generate()["background"])
+
+
+def heated(specs: Mapping[str, str], back: Color | None = None) -> dict[str, str]:
+    """Colours of how busy a GPU is, from those of trouble over a warning to all well: blends, or steps of the terminal's own colours.
+
+    On a known background ``back`` the rest of a cell has a tint, so that the cells are an area.
+    """
+    bad, middle, good = (specs[name].split()[-1] for name in ("crit", "warn", "good"))
+    if not all(colour.startswith("#") for colour in (bad, middle, good)):
+        return dict(zip((f"heat{step}" for step in range(1, HEAT_LEVELS + 1)), (bad, bad, bad, middle, middle, good, good), strict=True))
+    ends, half = [Color.parse(colour) for colour in (bad, middle, good)], (HEAT_LEVELS - 1) / 2
+    mixed = {step: ends[min(1, int(step / half))].blend(ends[min(1, int(step / half)) + 1], step / half - min(1, int(step / half)))
+             for step in range(HEAT_LEVELS)}  # fmt: skip
+    if back is None:
+        return {f"heat{step + 1}": colour.hex6 for step, colour in mixed.items()}
+    mixed = {step: readable(colour, back) for step, colour in mixed.items()}
+    return {f"heat{step + 1}": f"{colour.hex6} on {colour.blend(back, TINT).hex6}" for step, colour in mixed.items()}
 
 
 def derived(theme: Theme) -> dict[str, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
+
 from gputop.model.frame import (
     CpuSample,
     Frame,
@@ -45,6 +47,53 @@ def session(count: int = 100, starving: bool = True, gpus: int = 2) -> Session:
     for item in frames(count, starving, gpus):
         seen.ingest(item)
     return seen
+
+
+def ranks(count: int, late: int | None = None, ticks: int = 100) -> Session:
+    """A session of a training with a rank on each of ``count`` GPUs; the others wait for the rank ``late`` from the 40th tick on."""
+    seen = Session()
+    for item in of_ranks(count, late, ticks):
+        seen.ingest(item)
+    return seen
+
+
+def of_ranks(count: int, late: int | None = None, ticks: int = 100) -> Iterator[Header | Frame]:
+    """The stream of `ranks`."""
+    yield msgspec.structs.replace(HEADER, cpus=4 * count)
+    for i in range(ticks):
+        yield rank_frame(i, count, late if i >= 40 else None)
+
+
+def rank_frame(i: int, count: int, late: int | None) -> Frame:
+    """One frame of a training with a rank on each GPU."""
+    t_ns = START_NS + i * TICK_NS
+    key = i % 100 == 0
+    frame = Frame(i, t_ns, key=key)
+    busy = {rank: 97.0 if late is None else 61.0 + i % 5 if rank == late else 33.0 + (i + rank) % 6 for rank in range(count)}
+    gpus = [_gpu(rank, t_ns, busy[rank], key) for rank in range(count)]
+    procs = {rank: [GpuProc(TRAINER + rank, mem_bytes=(50 + rank) * GIB, sm_pct=31.0)] for rank in range(count)}
+    frame.gpus = [msgspec.structs.replace(gpu, procs=procs[gpu.index]) if key else gpu for gpu in gpus]
+    frame.procs = [_rank(i, t_ns, rank, late) for rank in range(count)]
+    frame.host = Host(t_ns, cpus=[CpuSample(c, i * 90_000_000, i * 5_000_000, i * 5_000_000, 0, 0, 0) for c in range(4 * count)])
+    if key:
+        frame.infos = [
+            ProcInfo(
+                TRAINER + rank, 100, 1, 1000, "ada", "python", COMMAND, uses_cuda=True, libs=["torch", "cuda"], cpus_allowed="0-3",
+                env={"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "node7", "MASTER_PORT": "29500"},
+                threads=[ThreadInfo(TRAINER + rank, "python")],
+            )
+            for rank in range(count)
+        ]  # fmt: skip
+        frame.sources = [SourceState("nvml", "ok", detail={"driver": "580.95.05", "cuda": "13.0"})]
+    return frame
+
+
+def _rank(i: int, t_ns: int, rank: int, late: int | None) -> ProcSample:
+    """A main thread that works, or sleeps on a socket; the late one works all the time."""
+    pid = TRAINER + rank
+    if rank == late:
+        return _sample(pid, 100, i, t_ns, "R", 92_000_000, 1_000_000, 1, 3, syscall=-1)
+    return _sample(pid, 100, i, t_ns, "S", 30_000_000, 1_000_000, 12, 1, syscall=7, syscall_arg=5000)
 
 
 def _frame(i: int, starving: bool, gpus: int) -> Frame:

@@ -119,7 +119,7 @@ def _util(gpu: GpuBoard, _older: Board) -> Span:
     return f"{'█' * filled}{'░' * (10 - filled)} {value:3.0f}%", "lane"
 
 
-def _percent(name: str) -> Cell:
+def percent(name: str) -> Cell:
     def cell(gpu: GpuBoard, _older: Board) -> Span:
         value = gpu.number(name)
         return _absent(gpu, name) if value is None else (f"{value:3.0f}%", "")
@@ -142,12 +142,12 @@ def _power(gpu: GpuBoard, _older: Board) -> Span:
     return f"{averaged}{power:.0f}" + (f"/{limit:.0f} W" if limit else " W"), ""
 
 
-def _temperature(gpu: GpuBoard, _older: Board) -> Span:
+def temperature(gpu: GpuBoard, _older: Board) -> Span:
     value = gpu.number("temp_c")
     return _absent(gpu, "temp_c") if value is None else (f"{value:.0f}°C", level(FIELDS["gpu.temp_c"], value))
 
 
-def _clocks(gpu: GpuBoard, _older: Board) -> Span:
+def clocks(gpu: GpuBoard, _older: Board) -> Span:
     sm, mem = gpu.number("sm_clock_mhz"), gpu.number("mem_clock_mhz")
     if sm is None:
         return _absent(gpu, "sm_clock_mhz")
@@ -183,13 +183,13 @@ def _limits(gpu: GpuBoard, _older: Board) -> Span:
 _COLUMNS: tuple[tuple[str, int, int, int, Cell], ...] = (
     ("GPU", 5, 4, 0, lambda gpu, _: (str(gpu.index), "title")),
     ("util", 17, 16, 0, _util),
-    ("GR act", 8, 7, 168, _percent("gr_active_pct")),
-    ("SM act", 8, 7, 90, _percent("sm_active_pct")),
-    ("tensor", 8, 7, 140, _percent("tensor_active_pct")),
+    ("GR act", 8, 7, 168, percent("gr_active_pct")),
+    ("SM act", 8, 7, 90, percent("sm_active_pct")),
+    ("tensor", 8, 7, 140, percent("tensor_active_pct")),
     ("mem", 16, 14, 0, _memory),
     ("power", 14, 12, 0, _power),
-    ("temp", 7, 6, 0, _temperature),
-    ("clocks", 16, 15, 100, _clocks),
+    ("temp", 7, 6, 0, temperature),
+    ("clocks", 16, 15, 100, clocks),
     ("pcie rx/tx", 15, 14, 120, _pcie),
     ("limits", 8, 8, 0, _limits),
 )

@@ -290,7 +290,7 @@ class LaneDrawer:
 
         def make_cell(k: int, row: int, empty: Span) -> Span:
             if k not in columns:
-                columns[k] = _column(lane, history, k * axis.cell_ns, axis.cell_ns, scale, 8 * rows - 1)
+                columns[k] = column(lane, history, k * axis.cell_ns, axis.cell_ns, scale, 8 * rows - 1)
             eighths, style = columns[k]
             eighths -= 8 * row
             return (BARS[min(8, eighths)], style) if eighths > 0 else empty
@@ -324,7 +324,7 @@ class LaneDrawer:
 _Guide = tuple[float, str]  # a threshold, and its colour
 
 
-def _column(lane: Lane, history: History, start_ns: int, cell_ns: int, scale: tuple[float, float], full: int) -> tuple[int, str]:
+def column(lane: Lane, history: History, start_ns: int, cell_ns: int, scale: tuple[float, float], full: int) -> tuple[int, str]:
     """(height of a cell's bar, where ``full`` steps reach the top; its colour). 0 if nothing was read."""
     spec = lane.field
     value = history.cell(lane.key, start_ns, start_ns + cell_ns, peak="p99" in spec.id)

@@ -13,6 +13,7 @@ from math import ceil
 from msgspec import Struct
 
 from gputop.findings.policy import FEED_EVERY_NS
+from gputop.findings.verdict import Incident, Verdict
 from gputop.model.board import Board
 from gputop.model.fields import FIELDS
 from gputop.model.frame import SECOND_NS, GpuProc, ProcInfo, ProcSample
@@ -255,14 +256,18 @@ def _cpu_pct(older: ProcSample | None, newer: ProcSample) -> float | None:
 def culprits_at(session: Session, t_ns: int | None) -> dict[int, int | None]:
     """Pid of each culprit of the verdict, and of the incidents that last, at ``t_ns`` (None is now) -> the trainer that lacks what it
     takes; the verdict's first."""
-    at_ns = session.now_ns if t_ns is None else t_ns
-    verdict = session.verdict_at(t_ns)
-    lasting = [one for one in session.engine.incidents if one.start_ns <= at_ns and (one.end_ns is None or at_ns <= one.end_ns)]
     found: dict[int, int | None] = {}
-    for trainer_pid, takers in [(verdict.trainer_pid, verdict.culprits), *((one.trainer_pid, one.culprits) for one in lasting)]:
-        for taker in takers:
-            found.setdefault(taker.pid, trainer_pid)
+    for one in troubles_at(session, t_ns):
+        for taker in one.culprits:
+            found.setdefault(taker.pid, one.trainer_pid)
     return found
+
+
+def troubles_at(session: Session, t_ns: int | None) -> list[Verdict | Incident]:
+    """The verdict, and the incidents that last, at ``t_ns`` (None is now)."""
+    at_ns = session.now_ns if t_ns is None else t_ns
+    lasting = [one for one in session.engine.incidents if one.start_ns <= at_ns and (one.end_ns is None or at_ns <= one.end_ns)]
+    return [session.verdict_at(t_ns), *lasting]
 
 
 def _takes(cpu_pct: float | None, cpus: int) -> tuple[str, str]:
