@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from gputop.commands.options import WRITER, acting_as_user, duration, no_process, process_id, runs
 from gputop.system.console import notify, write
 from gputop.system.errors import UserError
+from gputop.system.text import clean
 
 if TYPE_CHECKING:
     from gputop.model.roles import Role
@@ -25,7 +26,7 @@ EXAMPLES = """examples:
   sudo "$(command -v gputop)" stacks 3821         another user's process, with its kernel stack
   gputop stacks 3821 --duration 10                where its main thread's time goes, by line (as root: in which CUDA calls)
   sudo "$(command -v gputop)" stacks --off-cpu    where trainers and workers wait in the kernel, for 5 s
-  gputop stacks 3821 --duration 30 --folded | flamegraph.pl > train.svg
+  gputop stacks 3821 --duration 30 --svg train.svg    a flame graph, for a browser
   gputop stacks --speedscope -o stacks.json       for https://www.speedscope.app"""
 
 LOOK_TICKS, LOOK_INTERVAL_NS = 8, 100_000_000  # processes are watched for 0.7 s to find the stalled ones
@@ -39,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one object: stacks, and groups of equal ones")
     form.add_argument("--folded", action="store_true", help="a line a stack, for flame-graph tools")
+    form.add_argument("--svg", nargs="?", const="", metavar="FILE", help="a flame graph, in this new file or in one that is named")
     form.add_argument("--speedscope", action="store_true", help="a speedscope document")
     parser.add_argument("-o", "--output", metavar="FILE", help="write to this new file instead of standard output")
 
@@ -47,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
     """Print stacks or samples. Returns 1 if no stack could be read."""
     if args.native and (args.duration or args.off_cpu):
         raise UserError("--native is for one set of stacks: take --duration and --off-cpu without it", code=2)
+    if args.svg is not None:
+        _name_svg(args)
     if args.output not in (None, "-"):
         from gputop.system.output import check_new
 
@@ -61,6 +65,20 @@ def run(args: argparse.Namespace) -> int:
     if args.duration:
         return _sample(args, [pid for pid in pids if pid not in roles or roles[pid].kind == "trainer"], roles)
     return _take(args, pids, roles, waits)
+
+
+def _name_svg(args: argparse.Namespace) -> None:
+    """Set the file of the flame graph. A number behind ``--svg`` is a process: nobody calls a picture so."""
+    from time import strftime
+
+    from gputop.system.output import unused
+
+    if args.svg.isascii() and args.svg.isdigit():
+        args.pids.append(process_id(args.svg))
+        args.svg = ""
+    if args.svg and args.output:
+        raise UserError("--svg FILE and -o name two files: give one of them", code=2)
+    args.output = args.svg or args.output or unused(f"gputop-stacks-{strftime('%Y%m%d-%H%M%S')}", ".svg")
 
 
 def _running(pids: list[int]) -> list[int]:
@@ -83,7 +101,7 @@ def _take(args: argparse.Namespace, pids: list[int], roles: dict[int, Role], wai
     taken = capture(pids, waits=waits, native=args.native)
     said = nccl.ask(pids)
     found = stacks(taken, roles, said)
-    _write(args, f"{summary(taken)}\n\n{plain([*nccl.told(said), *text_lines(found.groups)])}", found, weigh_stacks(taken.stacks))
+    _write(args, f"{summary(taken)}\n\n{plain([*nccl.told(said), *text_lines(found.groups)])}", found, weigh_stacks(taken.stacks), "stack")
     unread = [stack for stack in taken.stacks if not (stack.python or stack.kernel)]
     if len(unread) == len(taken.stacks) and not args.json:
         notify(f"no stack could be read: {unread[0].error}")
@@ -130,10 +148,10 @@ def _sample(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -
     for pid, reason in failed.items():
         notify(f"process {pid}: {reason}")
     names = _names(pids, roles)
-    if found or args.json or args.folded or args.speedscope:
+    if found or args.json or args.folded or args.speedscope or args.svg is not None:
         weighted = [((names[one.pid], *frames), count) for one in found for frames, count in one.stacks]
         text = "\n".join(plain(main_thread_lines(one, names[one.pid])) for one in found)
-        _write(args, text, sampled_lines(found, failed), weighted)
+        _write(args, text, sampled_lines(found, failed), weighted, "sample")
     return 0 if found else 1
 
 
@@ -162,25 +180,35 @@ def _watch(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) ->
         found = on_demand.watch_off_cpu(pids, args.duration or on_demand.OFF_CPU_S)
     except Unavailable as error:
         raise UserError(f"{error.reason}; {error.remedy}" if error.remedy else error.reason) from None
+    if args.svg is not None and not found.stacks:
+        raise UserError("no thread waited in this time: there is nothing to draw")
     text = plain(offcpu_lines(found, _names(pids, roles)))
     _write(args, text, OffCpuWaits(SCHEMA, found), on_demand.weigh_off_cpu(found.stacks), "nanoseconds")
     return 0
 
 
 def _write(
-    args: argparse.Namespace, text: str, answer: Stacks | SampledLines | OffCpuWaits, weighted: Sequence[Weighted], unit: str = "none"
+    args: argparse.Namespace, text: str, answer: Stacks | SampledLines | OffCpuWaits, weighted: Sequence[Weighted], unit: str
 ) -> None:
-    """Write what was found as the flags ask: text, JSON, or stacks with weights of this unit."""
+    """Write what was found as the flags ask: text, JSON, or stacks with weights of this unit: ``stack``, ``sample``, ``nanoseconds``."""
     import msgspec
 
+    if args.svg is not None and not weighted:
+        return  # why there are none has been printed
+    from gputop.stacks.flame_svg import to_svg
     from gputop.stacks.lines import save, to_folded, to_speedscope
 
-    if args.folded:
+    if args.svg is not None:
+        text = to_svg(weighted, "gputop stacks", unit)
+    elif args.folded:
         text = to_folded(weighted)
     elif args.json or args.speedscope:
-        text = msgspec.json.encode(answer if args.json else to_speedscope(weighted, "gputop stacks", unit)).decode() + "\n"
+        weights = unit if unit == "nanoseconds" else "none"
+        text = msgspec.json.encode(answer if args.json else to_speedscope(weighted, "gputop stacks", weights)).decode() + "\n"
     if args.output in (None, "-"):
-        write(text.encode(errors="replace") if args.json or args.folded or args.speedscope else text)
+        write(text.encode(errors="replace") if args.json or args.folded or args.speedscope or args.svg is not None else text)
     else:
         with acting_as_user(*WRITER):
             save(args.output, text)
+        if args.svg is not None:
+            write(f"written to {clean(args.output)}: open it in a browser\n")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gputop.model.frame import Stack
 from gputop.stacks.capture import StackSet
+from gputop.stacks.flame import KERNEL_MARK
 from gputop.stacks.frames import Line, Weighted, parse
 from gputop.stacks.group import Group, Member
 from gputop.stacks.source_line import read_lines
@@ -216,7 +217,7 @@ def weigh_stacks(stacks: Iterable[Stack]) -> list[Weighted]:
 
 def _frames_of(stack: Stack) -> tuple[str, ...]:
     whose = f"{stack.thread} {stack.tid}" if stack.tid else f"{stack.thread} of {stack.pid}"
-    return (whose, *reversed(stack.python), *(f"{name}_[k]" for name in reversed(stack.kernel)))
+    return (whose, *reversed(stack.python), *(f"{name}{KERNEL_MARK}" for name in reversed(stack.kernel)))
 
 
 def to_folded(weighted: Iterable[Weighted]) -> str:

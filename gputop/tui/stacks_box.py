@@ -18,6 +18,7 @@ from gputop.system.text import cut
 from gputop.tui.box import CLOSE_KEY, Box
 from gputop.tui.draw import Line, duration, time_of_day
 from gputop.tui.feed import Context
+from gputop.tui.flame_box import FlameScreen
 
 SAMPLE_S = 10.0  # s that `t` samples
 MEANINGS = {
@@ -29,7 +30,7 @@ _WHEN = (
     "Stacks are taken when asked for. A gputop that watches its own machine also takes those of trainer and workers when an "
     "incident begins."
 )
-_KEYS = "r again  n native  t by line  o off-CPU  c copy  w write  f folded  Esc"
+_KEYS = "r again  n native  t by line  o off-CPU  g flame graph  c copy  w write  f folded  Esc"
 
 
 class Taken(Struct, frozen=True):
@@ -38,6 +39,7 @@ class Taken(Struct, frozen=True):
     heading: str
     shown: list[TextLine] = []
     weighted: Sequence[Weighted] = ()
+    unit: str = "stack"  # of the weights: ``stack``, ``sample`` or ``nanoseconds``
 
 
 class StacksScreen(Box):
@@ -48,6 +50,7 @@ class StacksScreen(Box):
         Binding("n", "take(True)", "with native frames (pauses each process for about 20 ms)"),
         Binding("t", "sample", "sample the main thread's time by line"),
         Binding("o", "off_cpu", "where threads wait in the kernel (eBPF)"),
+        Binding("g", "flame", "as a flame graph"),
         Binding("c", "copy", "copy"),
         Binding("w", "write('txt')", "write to a file"),
         Binding("f", "write('folded')", "write for flame-graph tools"),
@@ -55,7 +58,7 @@ class StacksScreen(Box):
     ]
     FOOTER = (
         ("r", "again", "take(False)"), ("n", "native", "take(True)"), ("t", "by line", "sample"), ("o", "off-CPU", "off_cpu"),
-        ("c", "copy", "copy"), ("w", "write", "write('txt')"), ("f", "folded", "write('folded')"), CLOSE_KEY,
+        ("g", "flame graph", "flame"), ("c", "copy", "copy"), ("w", "write", "write('txt')"), ("f", "folded", "write('folded')"), CLOSE_KEY,
     )  # fmt: skip
     REFRESH_S = 0.0
     TAKES_ALL = True
@@ -158,7 +161,7 @@ class StacksScreen(Box):
             name = self._label(one.pid)
             shown += [*main_thread_lines(one, name), TextLine("blank", "")]
             weighted += [((name, *frames), count) for frames, count in one.stacks]
-        return Taken(f"where {SAMPLE_S:.0f} s of the main thread went, by line", shown, weighted)
+        return Taken(f"where {SAMPLE_S:.0f} s of the main thread went, by line", shown, weighted, "sample")
 
     def action_off_cpu(self) -> None:
         """Sum up the kernel stacks in which the processes wait, over some seconds."""
@@ -178,7 +181,7 @@ class StacksScreen(Box):
         except Unavailable as error:
             return Taken("off-CPU stacks need eBPF", [TextLine("error", f"{error.reason}; {error.remedy}")])
         lines = offcpu_lines(found, {pid: self._label(pid) for pid in pids})
-        return Taken("where main threads waited in the kernel", lines, on_demand.weigh_off_cpu(found.stacks))
+        return Taken("where main threads waited in the kernel", lines, on_demand.weigh_off_cpu(found.stacks), "nanoseconds")
 
     def _label(self, pid: int) -> str:
         return self._roles[pid].label if pid in self._roles else f"process {pid}"
@@ -209,6 +212,13 @@ class StacksScreen(Box):
     def text(self) -> str:
         """The whole box as plain text."""
         return plain([TextLine("title", self.taken.heading), TextLine("blank", ""), *self.taken.shown])
+
+    def action_flame(self) -> None:
+        """Draw the stacks as a flame graph."""
+        if self.taken.weighted:
+            self.open_over(FlameScreen(self.context, self.taken.weighted, self.taken.heading, self.taken.unit))
+        else:
+            self._set_status("there are no stacks to draw: t samples main threads")
 
     def action_copy(self) -> None:
         """Copy all to the clipboard, by the terminal (OSC 52)."""

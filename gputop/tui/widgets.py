@@ -328,7 +328,7 @@ def palette(theme: str, coloured: bool = True) -> Palette:
     """The styles of a theme; those of Textual's own themes are made of its colours. Without colour bold, underline and reverse are left."""
     builtin = BUILTIN_THEMES.get(theme)
     specs = _SPECS.get(theme) or (_DARK if builtin is None else derived(builtin))
-    specs = specs | heated(specs, _background(theme))
+    specs = specs | heated(specs, _background(theme)) | flaming(specs)
     if not coloured:
         specs = {name: " ".join(word for word in spec.split() if word in _ATTRIBUTES) for name, spec in specs.items()}
     return {name: Style.parse(spec) for name, spec in specs.items()}
@@ -357,6 +357,13 @@ def heated(specs: Mapping[str, str], back: Color | None = None) -> dict[str, str
         return {f"heat{step + 1}": colour.hex6 for step, colour in mixed.items()}
     mixed = {step: readable(colour, back) for step, colour in mixed.items()}
     return {f"heat{step + 1}": f"{colour.hex6} on {colour.blend(back, TINT).hex6}" for step, colour in mixed.items()}
+
+
+def flaming(specs: Mapping[str, str]) -> dict[str, str]:
+    """Colours of a flame graph's frames by kind, filled: those of a warning, of lanes, and none."""
+    kinds = {"own": "warn", "library": "lane", "kernel": "lane3"}
+    filled = {f"flame-{kind}": f"reverse {specs[name].split()[-1]}" for kind, name in kinds.items()}
+    return filled | {"flame-thread": "reverse", "flame-chosen": "bold underline"}
 
 
 def derived(theme: Theme) -> dict[str, str]:

@@ -208,9 +208,10 @@ class HeatMap:
         return [*(GpuRow((index,)) for index in sorted(own)), *([GpuRow(rest)] if room > 1 else [])]
 
     def _rank_of(self, index: int) -> int:
-        """0 for a GPU with a finding or without readings, 1 for one that waits for another, 2 for the others."""
-        meaning = self._cause(self.board.gpus[index])[1]
-        return 2 if index not in self.causes and meaning not in ("crit", "warn") else 1 if meaning == "dim" else 0
+        """0 for a GPU with a finding, with errors or without answers, 1 for one that waits for another, 2 for the others."""
+        if self._cause(self.board.gpus[index])[1] == "crit":
+            return 0
+        return 2 if index not in self.causes else 1 if self.causes[index][1] == "dim" else 0
 
     def numbers(self, row: GpuRow, view: View) -> list[Span]:
         """The columns left of a row's cells."""
@@ -238,7 +239,7 @@ class HeatMap:
         cause = self._cause(gpu)
         averaged = "~" if gpu.values.get("power_instant") is False else ""
         shown = {
-            "GPU": (str(index), cause[1] if cause[1] in ("crit", "warn") else ""), "rank": (self.ranks.get(index, ""), ""),
+            "GPU": (str(index), cause[1] if self._rank_of(index) == 0 else ""), "rank": (self.ranks.get(index, ""), ""),
             "util": self._busy(gpu), "power": _known(power is not None, f"{averaged}{power or 0:.0f} W"), "cause": cause,
             "temp": temperature(gpu, self.older), "SM act": percent("sm_active_pct")(gpu, self.older), "clocks": clocks(gpu, self.older),
         }  # fmt: skip
