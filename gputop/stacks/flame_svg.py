@@ -1,4 +1,6 @@
-"""A flame graph as one SVG file: nothing in it runs, and nothing is loaded. A browser shows a frame's whole name under the mouse."""
+"""A flame graph as one SVG file, which loads nothing. A browser shows a frame's whole name under the mouse, and a click zooms into it; the
+script for that has no text of others in it, and without it the picture is the same.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,39 @@ MOST_NAME = 300  # characters of a name, of which the path is the end
 _NOT_XML = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
 _STYLE = (
     "text{font:12px ui-monospace,Menlo,Consolas,monospace;fill:#1a1a1a;pointer-events:none}.h{font-size:14px;font-weight:bold}"
-    "rect{stroke:#fff;stroke-width:.6;rx:2}g:hover rect{stroke:#000;stroke-width:1.4}"
+    "g{cursor:pointer}rect{stroke:#fff;stroke-width:.6;rx:2}g:hover rect{stroke:#000;stroke-width:1.4}"
     ".own{fill:#f59e42}.library{fill:#8fb7e0}.kernel{fill:#c9a3d9}.thread{fill:#c8c8c8}"
 )
+
+_SIZES = f"  var width = {WIDTH - 2 * LEFT}, left = {LEFT}, character = {CHARACTER};"
+_SCRIPT = f"\n(function () {{\n{_SIZES}" + """
+  var frames = [], groups = document.querySelectorAll("g"), i;
+  function number(element, name) { return Number(element.getAttribute(name)); }
+  function zoom(at) {
+    frames.forEach(function (one) {
+      var around = one.depth < at.depth && one.start <= at.start && one.start + one.weight >= at.start + at.weight;
+      var inside = one.depth >= at.depth && one.start >= at.start && one.start + one.weight <= at.start + at.weight;
+      var x = around ? 0 : (one.start - at.start) / at.weight * width, wide = around ? width : one.weight / at.weight * width;
+      var room = Math.floor((wide - 6) / character);
+      one.group.setAttribute("display", (around || inside) && one.weight > 0 ? "inline" : "none");
+      one.box.setAttribute("x", (left + x).toFixed(2));
+      one.box.setAttribute("width", Math.max(0.1, wide).toFixed(2));
+      one.label.setAttribute("x", (left + x + 3).toFixed(1));
+      one.label.textContent = room < 3 ? "" : one.name.length > room ? one.name.slice(0, room - 1) + "\u2026" : one.name;
+    });
+  }
+  for (i = 0; i < groups.length; i++) {
+    (function (group) {
+      var one = {
+        group: group, box: group.querySelector("rect"), label: group.querySelector("text"), name: group.getAttribute("data-name"),
+        start: number(group, "data-start"), weight: number(group, "data-weight"), depth: number(group, "data-depth")
+      };
+      frames.push(one);
+      group.addEventListener("click", function () { if (one.weight > 0) zoom(one); });
+    })(groups[i]);
+  }
+})();
+"""
 
 
 def to_svg(weighted: Iterable[Weighted], title: str, unit: str) -> str:
@@ -37,6 +69,7 @@ def to_svg(weighted: Iterable[Weighted], title: str, unit: str) -> str:
         f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>\n',
         f'<text class="h" x="{LEFT}" y="18">{_text(head)}</text>\n<text x="{LEFT}" y="36">{_text(legend)}</text>\n',
         *(_box(one, root, unit) for one in shown),
+        f"<script><![CDATA[{_SCRIPT}]]></script>\n",
         "</svg>\n",
     ))  # fmt: skip
 
@@ -46,9 +79,10 @@ def _box(one: FlameFrame, root: FlameFrame, unit: str) -> str:
     x, width, y = LEFT + one.start * scale, one.weight * scale, TOP + ROW * one.depth
     told = f"{_short(one.full)}\n{share_of(one, root)}, {amount_of(one.weight, unit)}"
     room = int((width - 6) / CHARACTER)
-    label = f'<text x="{x + 3:.1f}" y="{y + 13}">{_text(cut(one.name, room))}</text>' if room >= 3 else ""
+    label = f'<text x="{x + 3:.1f}" y="{y + 13}">{_text(cut(one.name, room)) if room >= 3 else ""}</text>'
     box = f'<rect class="{one.kind}" x="{x:.2f}" y="{y}" width="{max(0.1, width):.2f}" height="{ROW - 1}"/>'
-    return f"<g><title>{_text(told, lines=True)}</title>{box}{label}</g>\n"
+    place = f'data-start="{one.start}" data-weight="{one.weight}" data-depth="{one.depth}" data-name="{_text(_short(one.name))}"'
+    return f"<g {place}><title>{_text(told, lines=True)}</title>{box}{label}</g>\n"
 
 
 def _short(name: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -83,12 +85,15 @@ def test_widths_are_shares_and_a_frame_stands_below_what_called_it() -> None:
 HOSTILE = "</text><script>alert(1)</script>&\x00\x1b[2J\ud800\ufffe\"'\u202e (/tmp/<x>&\"y\".py:1)"
 
 
-def test_names_of_others_are_text_and_bounded_and_nothing_in_the_file_runs_or_loads() -> None:
+def test_names_of_others_are_text_and_bounded_and_nothing_in_the_file_is_loaded() -> None:
     long = f"f{'x' * 190} (/{'y' * 1000}/end.py:3)"
     svg = to_svg([((HOSTILE, HOSTILE), 3), ((long,), 2)], "gputop stacks", "stack")
     document = ElementTree.fromstring(svg)
-    assert not [one.tag for one in document.iter() if one.tag.removeprefix(SVG) not in ("svg", "title", "style", "rect", "text", "g")]
-    assert not re.search(r"(?i)href|url\(|@import|\son\w+=", svg.replace("http://www.w3.org/2000/svg", ""))
+    known = ("svg", "title", "style", "rect", "text", "g", "script")
+    assert not [one.tag for one in document.iter() if one.tag.removeprefix(SVG) not in known]
+    [script] = document.iter(f"{SVG}script")
+    assert (script.text, script.attrib) == (flame_svg._SCRIPT, {}), "the file's own script, and none from elsewhere"
+    assert not re.search(r"(?i)href|url\(|@import|\son\w+=|https?:", svg.replace("http://www.w3.org/2000/svg", ""))
     assert svg.encode().decode() == svg
     told = next(title for title in boxes(svg) if title.startswith("fxxx"))
     assert len(told) <= flame_svg.MOST_NAME + 1
@@ -103,6 +108,47 @@ def test_the_picture_of_very_many_frames_is_bounded(monkeypatch: pytest.MonkeyPa
     root = flame(stacks)
     shown_frames = set(map(id, heaviest(root, 500, 0.0)))
     assert all(one.parent is None or id(one.parent) in shown_frames for one in heaviest(root, 500, 0.0)), "none without its caller"
+
+
+PAGE = """
+const frames = JSON.parse(process.argv[1]), at = Number(process.argv[2]);
+function element(attributes, parts) {
+  return { attributes, parts, textContent: "", getAttribute(name) { return this.attributes[name]; },
+    setAttribute(name, value) { this.attributes[name] = String(value); }, querySelector(name) { return this.parts[name]; },
+    addEventListener(_, call) { this.click = call; } };
+}
+const groups = frames.map((one) => element(one, { rect: element({}, {}), text: element({}, {}) }));
+globalThis.document = { querySelectorAll: () => groups };
+"""
+
+
+def zoomed(svg: str, name: str) -> dict[str, tuple[float, float, str]]:
+    """Name -> (x, width, label) of each frame that is seen after a click on one, by the file's own script in a page of stand-ins."""
+    groups = [dict(group.attrib) for group in ElementTree.fromstring(svg).iter(f"{SVG}g")]
+    click = next(i for i, one in enumerate(groups) if one["data-name"].startswith(name))
+    script = "".join(ElementTree.fromstring(svg).find(f"{SVG}script").itertext())  # type: ignore[union-attr]
+    tell = "groups[at].click(); const seen = (one) => [one.attributes, one.parts.rect.attributes, one.parts.text.textContent];"
+    tell += "console.log(JSON.stringify(groups.map(seen)))"
+    command = ["node", "-e", f"{PAGE}{script}{tell}", json.dumps(groups), str(click)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    seen = [one for one in json.loads(done.stdout) if one[0]["display"] == "inline"]
+    return {one["data-name"]: (float(box["x"]), float(box["width"]), label) for one, box, label in seen}
+
+
+def test_a_click_zooms_into_a_frame_and_one_on_what_is_around_it_goes_back() -> None:
+    if not shutil.which("node"):
+        pytest.skip("no node, which runs the script")
+    svg = to_svg(STACKS, "gputop stacks", "sample")
+    seen, whole = zoomed(svg, "__next__"), flame_svg.WIDTH - 2 * flame_svg.LEFT
+    assert list(seen) == ["all", "MainThread 7", "<module> train.py:9", "__next__ dataloader.py:708", "futex_wait", "load data.py:7"]
+    assert {round(width) for _, width, _ in list(seen.values())[:4]} == {whole}
+    assert seen["futex_wait"][1] == pytest.approx(0.8 * whole, abs=0.1)
+    x, width, label = seen["load data.py:7"]
+    assert (x, width) == (pytest.approx(flame_svg.LEFT + 0.8 * whole, abs=0.1), pytest.approx(0.2 * whole, abs=0.1))
+    assert label == "load data.py:7"
+    back = zoomed(svg, "all")
+    assert len(back) == len(boxes(svg))
+    assert back["step train.py:41"][1] == pytest.approx(0.2 * whole, abs=0.1)
 
 
 def gputop(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -9,6 +9,8 @@ from textual.pilot import Pilot
 
 from gputop.sources.closeup.process import Descriptors, Limit, OpenFile, OpenSocket, Place, Priority, ProcessDetails, Program
 from gputop.sources.closeup.surroundings import Container
+from gputop.tui.flame_box import FlameScreen
+from tests.stacks.test_flame import STACKS
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 from tests.tui.test_prove import finished, outcome
@@ -67,6 +69,19 @@ def test_healthy(make_app: MakeApp, snap_compare: Compare) -> None:
 
 def test_eight_gpus(make_app: MakeApp, snap_compare: Compare) -> None:
     assert snap_compare(make_app(scene.session(gpus=8)), terminal_size=(160, 48))
+
+
+@pytest.mark.parametrize("theme", ["gputop-dark", "gputop-night"])
+def test_ranks(make_app: MakeApp, snap_compare: Compare, theme: str) -> None:
+    assert snap_compare(make_app(scene.ranks(8, late=3), theme, grows=True), terminal_size=(120, 35))
+
+
+def test_flame_graph(make_app: MakeApp, snap_compare: Compare) -> None:
+    async def draw(pilot: Pilot[None]) -> None:
+        pilot.app.push_screen(FlameScreen(make_app().context, STACKS, "where 10 s of the main thread went, by line", "sample"))
+        await pilot.press("down", "down")
+
+    assert snap_compare(make_app(), run_before=draw, terminal_size=(80, 24))
 
 
 def test_without_gpu(make_app: MakeApp, snap_compare: Compare) -> None:

@@ -259,7 +259,7 @@ class HeatMap:
             return self.causes[gpu.index]
         if words := limits(gpu):
             return ", ".join(words), "crit" if errors(gpu) else "warn"
-        return unread(gpu), "dim"
+        return ("MIG" if gpu.values.get("mig_mode") else unread(gpu)), "dim"
 
     def _device(self, row: GpuRow) -> dict[str, Span]:
         gpu = self.board.gpus[row.gpus[0]]
