@@ -26,7 +26,7 @@ EXAMPLES = """examples:
   sudo "$(command -v gputop)" stacks 3821         another user's process, with its kernel stack
   gputop stacks 3821 --duration 10                where its main thread's time goes, by line (as root: in which CUDA calls)
   sudo "$(command -v gputop)" stacks --off-cpu    where trainers and workers wait in the kernel, for 5 s
-  gputop stacks 3821 --duration 30 --svg train.svg    a flame graph, for a browser
+  gputop stacks 3821 --duration 30 --svg a.svg    a flame graph, for a browser
   gputop stacks --speedscope -o stacks.json       for https://www.speedscope.app"""
 
 LOOK_TICKS, LOOK_INTERVAL_NS = 8, 100_000_000  # processes are watched for 0.7 s to find the stalled ones
