@@ -12,7 +12,7 @@ import film
 from asciicast import Cast
 from textual.pilot import Pilot
 
-from gputop.commands.demo import Story
+from gputop.demo.guide import Guide
 from gputop.demo.scenarios import HOGS, SCENARIOS
 from gputop.recording.reader import Recording
 from gputop.sources import simulated
@@ -45,8 +45,8 @@ async def moving_picture() -> str:
 async def _told() -> Cast:
     out, session, acts = Cast(*SIZE, TITLE), Session(), Acts()
     out.command("uvx gputop-ebpf demo")
-    app, caption = apps.live(session), Story(SCENARIOS["cpu-contention"], acts.words).caption
-    app.context.look.caption = caption
+    app, guide = apps.live(session), Guide(SCENARIOS["cpu-contention"], acts.words)
+    app.context.look.guide = guide
     seconds = apps.fed(session, acts.end_s, RECORDING)
     found_s = read_s = 0.0
     async with app.run_test(size=SIZE) as pilot:
@@ -55,7 +55,7 @@ async def _told() -> Cast:
         while now <= acts.end_s:
             next((second for second in seconds if second >= now), None)
             acts.play(now, session.now_ns)
-            app.context.look.caption_text = caption(session)
+            app.context.look.guide_line = guide.line(session)
             app.screen.drawing.redraw()  # type: ignore[attr-defined]
             await pilot.pause()
             _shoot(out, app, _STEP_S)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from gputop.commands.options import price
 from gputop.system import crash
 from gputop.system.console import show_aside
+from gputop.system.install import FROM_HERE, OWN_NODE
 
 if TYPE_CHECKING:
     from gputop.stream.following import Following
 
 Steps = Sequence[tuple[str, str]]  # (command, what it does)
 RECORDS = ("gputop record -o run.gputop -- python train.py", "keeps a run with its evidence")
-AT_HOME: Steps = (("gputop", "the same on your own GPU server"), RECORDS)
+AT_HOME: Steps = ((OWN_NODE, "the same on your own GPU server"), (FROM_HERE, "the same from here, over ssh"), RECORDS)
 PROVES = ("gputop prove", "tries the worst cause: off and on in turn, all is put back")
 
 

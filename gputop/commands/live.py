@@ -32,13 +32,11 @@ from gputop.system.imports import import_msgspec
 from gputop.system.program import calm_garbage_collection, return_freed_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gputop.commands.goodbye import Steps
-    from gputop.commands.screen import Guide
     from gputop.stream.session import Session
     from gputop.system.screenstate import Saved
     from gputop.tui.draw.view import View
+    from gputop.tui.feed import ScreenGuide
 
 EXAMPLES = """examples: gputop --host 'node[01-16]', gputop --once --json"""
 MOST_NOTES = 4  # lines about alerts that wait to be shown
@@ -86,8 +84,8 @@ def way(args: argparse.Namespace) -> str:
     return "live"
 
 
-def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[[Session], str] | None = None) -> int:
-    """Watch until the user leaves. ``guide`` drives the screen (`gputop demo tour`), ``caption`` is the text on it (`gputop demo`)."""
+def run(args: argparse.Namespace, guide: ScreenGuide | None = None) -> int:
+    """Watch until the user leaves. ``guide`` leads through the screen (`gputop demo`)."""
     check_chosen(args)
     began_s = time.monotonic()
     use_terminal("gputop --once, gputop --once --json, or gputop record")
@@ -123,7 +121,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
         session.engine.load_causes()  # unless `show_first` did: messages about broken plug-ins come before the dashboard
         calm_garbage_collection()
         look = looks_of(args, view, remote=args.host is not None)
-        look.auto_stacks, look.caption, look.note = not args.no_auto_stacks, caption, left_behind()
+        look.auto_stacks, look.guide, look.note = not args.no_auto_stacks, guide, left_behind()
         app = GputopApp(live_context(session, view, lambda: ChildStream(argv, most=1), first, look, pacer))
         pacer.app, app.context.feed.notes = app, notes
         if alerts is not None:
@@ -132,7 +130,7 @@ def run(args: argparse.Namespace, guide: Guide | None = None, caption: Callable[
             app.tell_alerts = alerts.look
             after.callback(alerts.close)
             after.enter_context(terminal.drawn_by(app.send_sequence))
-        code = watch(app, guide)
+        code = watch(app)
     for line in (*notes, look.note):  # the note on the screen ends with the first key
         if line:
             notify(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gputop.system import config, tty
 from gputop.system.console import draws_ascii
@@ -14,15 +14,9 @@ from gputop.system.imports import without
 from gputop.system.text import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from textual.pilot import Pilot
-
     from gputop.tui.app import GputopApp
     from gputop.tui.draw.view import View
     from gputop.tui.feed import ScreenSettings
-
-    Guide = Callable[[Pilot[object]], Coroutine[Any, Any, None]]
 
 LIGHT = "gputop-light"  # the theme of --light
 LEAST_S, MOST_S = 0.25, 0.5  # s between two readings of the stream: about a column of the lanes, within these bounds
@@ -77,7 +71,7 @@ def import_asyncio() -> None:
         import asyncio  # noqa: F401
 
 
-def watch(app: GputopApp, guide: Guide | None = None) -> int:
+def watch(app: GputopApp) -> int:
     """Run the app until the user leaves, give the terminal back whatever ended the app, and close its stream.
 
     Returns the exit code. UserError for wrong keys in the user's configuration.
@@ -85,7 +79,7 @@ def watch(app: GputopApp, guide: Guide | None = None) -> int:
     try:
         if wrong := app.use_keys(config.key_map()):
             raise UserError(f"{config.paths()[-1]}: [keys] {wrong}", code=2)
-        app.run(mouse=app.context.look.mouse, auto_pilot=guide)
+        app.run(mouse=app.context.look.mouse)
     finally:
         tty.give_back()
         app.context.feed.close()

@@ -1,4 +1,4 @@
-"""Resources of the host that some scenarios need: a file on a real disk, and a control group with a CPU quota."""
+"""Resources of the host that some scenarios need: a file on a real disk, and control groups with a CPU quota or a slow disk."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from gputop.system.errors import UserError
 FILE_BYTES = 64 << 20
 _RECORD_BYTES = 32 << 10
 _CGROUPS = Path("/sys/fs/cgroup")
+_DEVICES = Path("/sys/dev/block")
 _PREFIX = "gputop-demo-"
 _PERIOD_US = 100_000  # the kernel's default period of a quota
+_READ_V1 = "blkio.throttle.read_bps_device"
 
 
 def make_file() -> int:
@@ -54,11 +56,13 @@ def _fill(fd: int) -> None:
     os.fsync(fd)
 
 
-def read_records(fd: int, seconds: float) -> None:
-    """Read small records all over the file, one after the other, for ``seconds``, as from a data set of many small files."""
+def read_records(fd: int, most: int, seconds: float) -> None:
+    """Read at most so many small records all over the file, one after the other, for at most ``seconds``, as from a data set of many small
+    files."""
     record, end = mmap.mmap(-1, _RECORD_BYTES), time.monotonic() + seconds
-    while time.monotonic() < end:
+    while most > 0 and time.monotonic() < end:
         os.preadv(fd, [record], random.randrange(FILE_BYTES // _RECORD_BYTES) * _RECORD_BYTES)
+        most -= 1
 
 
 def quota_parent() -> Path:
@@ -66,15 +70,33 @@ def quota_parent() -> Path:
     if os.geteuid() != 0:
         raise UserError("throttled makes a control group with a CPU quota, which needs root: sudo gputop demo throttled")
     for path in (_CGROUPS / "cpu", _CGROUPS / "cpu,cpuacct", _CGROUPS):
-        if (path / "cpu.cfs_quota_us").exists() or _hands_on_cpu(path):
+        if (path / "cpu.cfs_quota_us").exists() or _hands_on(path, "cpu"):
             return path
     raise UserError("throttled needs the cpu controller of cgroups, and this host does not offer it")
 
 
+def read_limit_parent(fd: int) -> Path | None:
+    """Folder in which groups can be made that read slowly from the disk of a file, of cgroup v1 or v2; None without root, or without such a
+    folder."""
+    if os.geteuid() != 0 or not device_of(fd):
+        return None
+    found = (_CGROUPS / "blkio", _CGROUPS)
+    return next((path for path in found if (path / _READ_V1).exists() or _hands_on(path, "io")), None)
+
+
+def device_of(fd: int) -> str:
+    """The disk of a file as the kernel names it, ``MAJOR:MINOR``; empty where no one disk holds it (btrfs, a network)."""
+    number = os.fstat(fd).st_dev
+    place = _DEVICES / f"{os.major(number)}:{os.minor(number)}"
+    if not place.exists():
+        return ""
+    whole = place.resolve().parent if (place / "partition").exists() else place
+    return (whole / "dev").read_text().strip()
+
+
 @contextmanager
-def quota_group() -> Iterator[Path]:
+def group_below(above: Path) -> Iterator[Path]:
     """An empty group, removed afterwards. Groups that killed demos left behind are removed too."""
-    above = quota_parent()
     _sweep(above)
     path = above / f"{_PREFIX}{os.getpid()}"
     path.mkdir()
@@ -93,9 +115,17 @@ def set_quota(group: Path, cpus: float | None) -> None:
         (group / "cpu.cfs_quota_us").write_text(str(-1 if quota_us is None else quota_us))
 
 
-def _hands_on_cpu(path: Path) -> bool:
+def limit_reads(group: Path, device: str, bytes_per_s: int | None) -> None:
+    """Limit what a group may read from a device; None is no limit."""
+    if (group / _READ_V1).exists():
+        (group / _READ_V1).write_text(f"{device} {bytes_per_s or 0}")
+    else:
+        (group / "io.max").write_text(f"{device} rbps={bytes_per_s or 'max'}")
+
+
+def _hands_on(path: Path, controller: str) -> bool:
     control = path / "cgroup.subtree_control"
-    return control.exists() and "cpu" in control.read_text().split()
+    return control.exists() and controller in control.read_text().split()
 
 
 def _sweep(above: Path) -> None:

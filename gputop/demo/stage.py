@@ -17,16 +17,17 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
-from gputop.demo.resources import make_file, quota_group, quota_parent, set_quota
-from gputop.demo.scenarios import HOGS, MOST_CPUS, SCENARIOS, Scenario, cpus
-from gputop.demo.work import create_signals, map_signals
+from gputop.demo.resources import device_of, group_below, limit_reads, make_file, quota_parent, read_limit_parent, set_quota
+from gputop.demo.scenarios import HOGS, HOGS_OF_A_CPU, MOST_CPUS, SCENARIOS, Scenario, cpu_of, cpus
+from gputop.demo.work import DISTURBED, READS_SLOWLY, create_signals, map_signals
 from gputop.sources import simulated
-from gputop.system.errors import starting
+from gputop.system.errors import UserError, starting
 from gputop.system.program import argv_of
 
 FIRST_CALM_S, TROUBLE_S, CALM_S = 8.0, 34.0, 18.0  # s of the acts: the first three are a minute, as long as the time axis
 MOST_TROUBLE_S = 120.0  # s: an experiment (a minute at most) makes the trouble last
 _QUOTA_CPUS = 0.4  # CPUs that the quota of `throttled` leaves
+_READ_BYTES_PER_S = 8 << 20  # that the limit of `slow-disk` leaves: a quarter of what its GPU takes
 _TRAIN = Path(__file__).with_name("train.py")
 
 
@@ -37,6 +38,8 @@ def staged(name: str, seconds: float) -> Iterator[dict[str, str]]:
     scenario = SCENARIOS[name]
     if scenario.quota:
         quota_parent()
+    if scenario.pins and cpus() < 2:
+        raise UserError(f"{name} needs two CPUs, and this process may use one: gputop demo shows another scenario")
     fds = [simulated.create(scenario.ranks), make_file() if scenario.file else -1]
     try:
         with starting():
@@ -74,8 +77,9 @@ class Stage:
     """One scenario on its stage."""
 
     def __init__(self, scenario: Scenario, name: str, gpu_fd: int, file_fd: int) -> None:
-        self._scenario, self._name, self._gpu_fd, self._file_fd = scenario, name, gpu_fd, file_fd
+        self._scenario, self._name, self._gpu_fd = scenario, name, gpu_fd
         self._stack = ExitStack()
+        self._file_fd = file_fd
         self._signals_fd = create_signals()
         self._signals = map_signals(self._signals_fd)
         self._words = simulated.attach(gpu_fd)
@@ -86,8 +90,9 @@ class Stage:
         """Train with calm and trouble in turns, for ``seconds``. Raises _Over if a trainer ends or the stage is asked to end."""
         with self._stack:
             self._stack.callback(self._words.__setitem__, simulated.ACT, simulated.END)
-            if self._scenario.quota:
-                self._group = self._stack.enter_context(quota_group())
+            above = quota_parent() if self._scenario.quota else read_limit_parent(self._file_fd) if self._scenario.file else None
+            if above is not None:
+                self._group = self._stack.enter_context(group_below(above))
             for rank in range(self._scenario.ranks):
                 self._train(rank)
             end, calm, calm_s = time.monotonic() + seconds, simulated.CALM, FIRST_CALM_S
@@ -97,8 +102,8 @@ class Stage:
                 with ExitStack() as trouble:
                     trouble.callback(self._set_trouble, False)
                     self._set_trouble(True)
-                    for name, threads in HOGS.items() if self._scenario.hogs else ():
-                        self._hog(name, threads * cpus(), trouble)
+                    for name, threads, held in self._hogs():
+                        self._hog(name, threads, held, trouble)
                     self._play_act(simulated.TROUBLE, TROUBLE_S, end)
 
     def _play_act(self, act: int, seconds: float, end: float) -> None:
@@ -112,9 +117,20 @@ class Stage:
         while act == simulated.TROUBLE and (now := time.monotonic()) < min(end, began + MOST_TROUBLE_S, words[simulated.ACT_HOLD] / 1e9):
             self._wait(now + 0.1)
 
+    def _hogs(self) -> list[tuple[str, int, set[int]]]:
+        """(name, threads, CPUs that it is held to) of each process that takes CPUs."""
+        if not self._scenario.hogs:
+            return []
+        if self._scenario.ranks > 1:
+            return [(next(iter(HOGS)), HOGS_OF_A_CPU, {cpu_of(1)})]
+        return [(name, threads * cpus(), os.sched_getaffinity(0)) for name, threads in HOGS.items()]
+
     def _set_trouble(self, on: bool) -> None:
-        self._signals[0] = on
-        if self._group is not None:
+        slow = self._group is not None and self._scenario.file
+        self._signals[0] = (READS_SLOWLY if slow else DISTURBED) if on else 0
+        if self._group is not None and slow:
+            limit_reads(self._group, device_of(self._file_fd), _READ_BYTES_PER_S if on else None)
+        elif self._group is not None:
             set_quota(self._group, _QUOTA_CPUS if on else None)
 
     def _wait(self, until: float) -> None:
@@ -135,11 +151,12 @@ class Stage:
         self._trainers.append(trainer)
         self._stack.callback(end, trainer)
 
-    def _hog(self, name: str, threads: int, trouble: ExitStack) -> None:
+    def _hog(self, name: str, threads: int, held: set[int], trouble: ExitStack) -> None:
         """Start a process with ``threads`` runnable threads; by ``-c``, so that it is listed by its name and not as a script."""
         work = f"hog({name!r}, {os.getpid()}, {threads}, {MOST_TROUBLE_S + 5})"
         code = f"import sys; del sys.path[0]; from gputop.demo.work import hog; {work}"
         process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL)
+        os.sched_setaffinity(process.pid, held)
         trouble.callback(end, process)
 
 

@@ -31,6 +31,7 @@ _SIGNALS_BYTES = 4096  # one page: a word for the stage, one a rank
 _STAGING_BYTES = 4 << 20  # a copy goes through a buffer of this size, as gputop/data/cuda expects
 _SYNCHRONIZE, _COPY = (simulated.FIRST_CALL + i * simulated.CALL_WORDS for i in range(len(simulated.CALLS)))  # first words, in a device
 _BUS_BYTES_PER_S = 6e9  # PCIe 3 x8, about
+DISTURBED, READS_SLOWLY = 1, 2  # of the stage's word: trouble; trouble by the control group's limit of reads
 _SPIN_S = 0.005  # s that a collective's kernel spins before it looks for its peers again
 
 
@@ -234,6 +235,10 @@ class DemoRank:
 
     def disturbed(self) -> bool:
         return bool(self._signals[0])
+
+    def reads_slowly(self) -> bool:
+        """Whether the trouble is a limit of its control group: then it reads as in calm."""
+        return self._signals[0] == READS_SLOWLY
 
     def arrive(self, step: int) -> None:
         """Signal to the peer that this rank has reached the all-reduce of ``step``."""

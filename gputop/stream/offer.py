@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -32,19 +33,39 @@ class Offer(Struct, frozen=True):
 class Offering:
     """Chooses the fix that is offered, verdict by verdict."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_staged: bool = False) -> None:
+        """``is_staged``: the stream is a demo's, which touches its own processes alone."""
         self.now: Offer | None = None
+        self._is_staged = is_staged
 
     def take(self, t_ns: int, verdict: Verdict, board: Board, incidents: list[Incident]) -> Offer | None:
         """The offer after a new verdict: the one before it while it holds, else the best of the verdict."""
-        held, found = self.now, best_fix(verdict.fixes)
-        if held is not None and not _is_wrong(held, verdict, board, incidents):
+        own = _of_the_stage(verdict.fixes, verdict, board) if self._is_staged else verdict.fixes
+        held, found = self.now, best_fix(own or verdict.fixes)
+        is_foreign = held is not None and self._is_staged and own and not _of_the_stage([held.fix], held.verdict, board)
+        if held is not None and not is_foreign and not _is_wrong(held, verdict, board, incidents):
             is_listed = _names_the_same(held.verdict, verdict) and any(one.command == held.fix.command for one in verdict.fixes)
             is_better = found is not None and (found.look, not found.command) < (held.fix.look, not held.fix.command)
             if t_ns - held.since_ns < HOLD_NS or (is_listed and not is_better):
                 return held
         self.now = None if found is None else Offer(found, verdict, t_ns, _named(found, verdict, board))
         return self.now
+
+
+def _of_the_stage(fixes: Sequence[Fix], verdict: Verdict, board: Board) -> list[Fix]:
+    """The fixes with a command that names no process but the demo's own, which are started by what started the trainer."""
+    trainer = board.infos.get(verdict.trainer_pid or 0)
+    stage = 0 if trainer is None else trainer.ppid
+    return [fix for fix in fixes if fix.command and all(_is_below(stage, pid, board) for pid, _ in _named(fix, verdict, board))]
+
+
+def _is_below(above: int, pid: int, board: Board) -> bool:
+    """True if a process descends from ``above``."""
+    seen = set[int]()
+    while pid != above and pid in board.infos and pid not in seen:
+        seen.add(pid)
+        pid = board.infos[pid].ppid
+    return pid == above
 
 
 def _is_wrong(held: Offer, verdict: Verdict, board: Board, incidents: list[Incident]) -> bool:

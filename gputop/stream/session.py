@@ -108,7 +108,7 @@ class Session(Followed):
             self.verdicts.clear()
             self._last_kept.clear()
             self.offers.clear()
-            self._offering = Offering()
+            self._offering = Offering(header.simulated)
             self.ledgers.clear()
             self.marks.clear()
             self.stacks.clear()

@@ -11,6 +11,7 @@ from gputop.system.errors import UserError
 from gputop.system.program import FOLDER
 
 NAME = "gputop-ebpf"  # the distribution
+OWN_NODE, FROM_HERE = f"pipx run {NAME}", "gputop --host NODE"  # commands that show one's own node, there and from another machine
 _COMMANDS = ("gputop", NAME)
 _REQUIREMENT = re.compile(r'name\s*=\s*"([^"]+)"|extras\s*=\s*\[([^\]]*)\]')  # in uv's receipt
 

@@ -64,6 +64,8 @@ class GputopApp(TerminalApp):
         self, action: Any, default_namespace: DOMNode | None = None, namespaces: Mapping[str, DOMNode] | None = None
     ) -> bool:
         """Do an action; Textual's palette raises KeyError for a page of its list that is not laid out yet, which is nothing here."""
+        if self.context.look.guide is not None and isinstance(action, str):
+            self.context.look.guide.did(action)
         try:
             return await super().run_action(action, default_namespace, namespaces)
         except KeyError:
@@ -100,9 +102,10 @@ class GputopApp(TerminalApp):
         if self.tell_alerts is not None:
             with context.session.lock:
                 self.tell_alerts(context.session.following)
-        if context.look.caption is not None:
+        if context.look.guide is not None:
             with context.session.lock:
-                context.look.caption_text = context.look.caption(context.session)
+                applied = None if context.fixing is None else context.fixing.applied
+                context.look.guide_line = context.look.guide.line(context.session, applied, len(self.screen_stack) > 1)
         if context.look.auto_stacks and not context.look.remote:
             with context.session.lock:
                 self._auto_stacks.step(context.session.board, context.session.engine)

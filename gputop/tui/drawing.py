@@ -15,8 +15,8 @@ from gputop.tui.draw import TOO_SMALL, Line, ascii_line, gpus, heat, is_too_smal
 from gputop.tui.draw.view import Axis
 from gputop.tui.feed import Context
 from gputop.tui.panels import (
-    CaptionPanel,
     GpusPanel,
+    GuidePanel,
     HeaderPanel,
     Heights,
     KeysPanel,
@@ -49,11 +49,11 @@ class Drawing:
         self.table = TablePanel(context, self.time)
         self.scrub = None if replay is None else ScrubPanel(context, self.time, replay)
         self.keys = KeysPanel(context, self.time)
-        self.caption = [CaptionPanel(context, self.time)] if context.look.caption is not None else []
+        self.guide = [GuidePanel(context, self.time)] if context.look.guide is not None else []
         self.verdict = VerdictPanel(context, self.time)
         self.panels: list[Panel] = [
             HeaderPanel(context, self.time), self.verdict, self.gpus, self.lanes, self.table,
-            WhyPanel(context, self.time), *([] if self.scrub is None else [self.scrub]), *self.caption, self.keys,
+            WhyPanel(context, self.time), *([] if self.scrub is None else [self.scrub]), *self.guide, self.keys,
         ]  # fmt: skip
         self._screen = screen
         self._context = context
@@ -185,8 +185,8 @@ class Drawing:
         heights = arrange(view.height, gpus.count(board), lanes, tall=tall, procs=self.table.wanted, scrub=scrub, mapped=mapped)
         if is_too_small(view.width, view.height):
             heights = Heights(header=1)
-        elif self.caption:
-            heights = replace(heights, caption=1, why=max(0, heights.why - 1), procs=heights.procs - (not heights.why))
+        elif self.guide:
+            heights = replace(heights, guide=1, why=max(0, heights.why - 1), procs=heights.procs - (not heights.why))
         if heights == self._heights:
             return False
         self._heights = heights

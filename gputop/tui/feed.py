@@ -18,13 +18,14 @@ from gputop.stream.restarts import LastingStream, OneStream
 from gputop.stream.session import Session
 from gputop.system.errors import UserError
 from gputop.system.text import file_size
-from gputop.tui.draw import time_of_day
+from gputop.tui.draw import Line, time_of_day
 from gputop.tui.draw.view import View
 from gputop.tui.draw.why import MomentFindings
 from gputop.tui.fixing import Fixing
 
 if TYPE_CHECKING:
     from gputop.findings.verdict import Incident, Ledger, WhatIf
+    from gputop.prove.applying import AppliedFix
     from gputop.recording.writer import Writer
     from gputop.stream.survey import IncidentSpan, Survey
     from gputop.tui.player import Player
@@ -230,6 +231,16 @@ class Recorder:
             writer.close()
 
 
+class ScreenGuide(Protocol):
+    """Leads through the screen, in the line above the keys."""
+
+    def line(self, session: Session, applied: AppliedFix | None, is_covered: bool) -> Line:
+        """The line for this moment; called while the session is locked. ``is_covered``: a box lies over the dashboard."""
+
+    def did(self, action: str) -> None:
+        """The user did this action of the screen."""
+
+
 class ScreenSettings(Struct):
     """Settings of the screen."""
 
@@ -239,8 +250,8 @@ class ScreenSettings(Struct):
     auto_stacks: bool = True  # whether stacks are taken once when an incident begins
     keys: dict[str, str] = field(default_factory=dict)  # action -> the user's own keys, as Textual's ``set_keymap`` takes them
     note: str = ""  # note that is shown first
-    caption: Callable[[Session], str] | None = None  # `gputop demo`: text for the line above the keys; called while the session is locked
-    caption_text: str = ""  # its last text
+    guide: ScreenGuide | None = None  # `gputop demo`: the line above the keys
+    guide_line: Line = []  # its last text
 
 
 class Replay(Struct, frozen=True):

@@ -20,7 +20,7 @@ from gputop.stream.offer import Offer
 from gputop.stream.playback import Playback
 from gputop.stream.session import Session
 from gputop.system.priority import SCREEN_PRIORITY
-from gputop.system.text import file_size, fit
+from gputop.system.text import cell_width, cut, file_size, fit
 from gputop.tui.canvas import Note, OwnCost, Steady
 from gputop.tui.draw import NEARLY_S, Line, Span, duration, edges, gpus, heat, table, why
 from gputop.tui.draw.columns import scrolled, stepped
@@ -59,7 +59,7 @@ class Heights(Struct, frozen=True):
     why: int = 0
     keys: int = 0
     scrub: int = 0
-    caption: int = 0
+    guide: int = 0
 
 
 def arrange(
@@ -540,14 +540,19 @@ class ScrubPanel(Panel):
         )  # fmt: skip
 
 
-class CaptionPanel(Panel):
-    """Caption of `gputop demo` at this moment, and the key to press."""
+class GuidePanel(Panel):
+    """What `gputop demo` shows at this moment, and the key to press."""
 
-    name = "caption"
+    name = "guide"
 
     def lines(self) -> Sequence[Line]:
-        view, text = self.context.view, self.context.look.caption_text
-        return [[(fit(f" ▶ {text}", view.width), "title")]] if self.rows else []
+        if not self.rows:
+            return []
+        room, out = self.context.view.width, list[Span]()
+        for text, style in self.context.look.guide_line:
+            out.append((cut(text, room), style))
+            room -= cell_width(out[-1][0])
+        return [out]
 
 
 class KeysPanel(Panel):

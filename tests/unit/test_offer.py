@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from gputop.findings.verdict import Culprit, Fix, Incident, Verdict
 from gputop.model.board import Board
@@ -103,3 +104,20 @@ def test_a_session_remembers_what_was_offered_and_leaves_its_verdicts_alone() ->
     assert offer.command == session.engine.verdict.fixes[0].command
     assert session.offer_at(scene.START_NS) is None
     assert session.offer_at(session.now_ns) is offer
+
+
+def test_a_demo_offers_what_it_may_touch_and_that_at_once() -> None:
+    """Its own processes are started by what started its trainer; of others it offers a fix only where there is none of its own."""
+    shown = board(1, *HOGS)
+    shown.infos[1] = ProcInfo(1, 7, 900, 1000, "ada", "python", ["train.py"])
+    shown.infos[502] = ProcInfo(502, 7, 503, 1000, "ada", "hog", ["hog"])
+    shown.infos[503] = ProcInfo(503, 7, 900, 1000, "ada", "hog", ["hog"])
+    foreign, own = verdict(501).fixes[0], verdict(502).fixes[0]
+    offering, real = Offering(is_staged=True), Offering()
+    told = replace(verdict(501, 502, 503), fixes=(foreign, own))
+    for one in (offering, real):
+        offered = one.take(T_NS, replace(told, fixes=(foreign,)), shown, OPEN)
+        assert offered is not None
+        assert offered.fix == foreign
+    after = [one.take(T_NS + SECOND_NS, told, shown, OPEN) for one in (offering, real)]
+    assert [one.fix if one else None for one in after] == [own, foreign]

@@ -1,0 +1,79 @@
+"""`gputop demo` in a terminal: its first seconds, and its keys pressed as the guide asks for them, up to the cure and the goodbye."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from gputop.demo.guide import steps_of
+from gputop.demo.scenarios import SCENARIOS, cpus
+from gputop.system.install import FROM_HERE, OWN_NODE
+from tests.pty.conftest import GPUTOP, clean
+from tests.pty.terminal import Terminal
+from tests.require import require
+
+_TURN_S = 150.0  # s for a step: ten times what a quiet machine takes from one act's begin to the cure
+
+
+@pytest.mark.parametrize(("columns", "lines", "flags"), [(80, 24, ["--no-ebpf"]), (160, 48, [])])
+def test_the_first_seconds_fill_every_lane_and_say_what_happens(columns: int, lines: int, flags: list[str], tmp_path: Path) -> None:
+    """The simulated CUDA's synchronize calls are known by the probes, and without them too."""
+    if not flags:
+        require("ebpf")
+    env = clean(dict(os.environ), tmp_path)
+    with Terminal([GPUTOP, "demo", *flags], columns=columns, lines=lines, env=env, cwd=tmp_path) as terminal:
+        seen = r"SIM 0 util +\d+ .*SIM 0 power +\d+ .*SIM sync p99 +[\d.]+ .*run-queue( p99)? +[\d.]+ .* ▶ +e +x +u +← "
+        terminal.wait_for(lambda: re.search(seen, terminal.text(), re.DOTALL), "four lanes and the guide", 30.0)
+        if not flags:
+            terminal.wait_for(lambda: "eBPF ✓" in terminal.text(), "the probes")
+        terminal.send("q")
+        assert terminal.exit_code() == 0
+
+
+CURED = [name for name, scenario in SCENARIOS.items() if scenario.turns]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "cpu-contention" else pytest.mark.soak) for name in CURED])
+def test_its_keys_lead_from_the_trouble_to_the_cure(name: str, tmp_path: Path) -> None:
+    """Each key is pressed when it is asked for. The fix ends what disturbs, measured in steps a second."""
+    scenario = SCENARIOS[name]
+    if scenario.quota or scenario.file:
+        require("root")
+    if scenario.pins and cpus() < 2:
+        pytest.skip("one CPU")
+    env = clean(dict(os.environ), tmp_path)
+    with Terminal([GPUTOP, "demo", name, "--duration", "10m"], columns=120, lines=35, env=env, cwd=tmp_path) as terminal:
+        def shows(pattern: str) -> None:
+            terminal.wait_for(lambda: re.search(pattern, terminal.text()), pattern, _TURN_S)
+
+        shows("press e")
+        terminal.send("e")
+        shows("✓e.*Esc closes")
+        terminal.send("\x1b")
+        shows("press x")
+        terminal.send("x")
+        shows("Apply this fix")
+        terminal.send("y")
+        shows("applied \\d+ s ago")
+        shows(r"✓ applied .*→ [\d.]+ steps/s, [\d.]+×")
+        factor = re.search(r"steps/s, ([\d.]+)×", terminal.text())
+        assert factor is not None
+        assert float(factor[1]) > 1.05, terminal.text()
+        shows("✓x.*press u")
+        terminal.send("u")
+        shows("✓u.*press ←")
+        terminal.send("\x1b[D")
+        shows(re.escape(OWN_NODE))
+        terminal.send("q")
+        assert terminal.exit_code() == 0
+        assert OWN_NODE in terminal.text()
+        assert FROM_HERE in terminal.text()
+
+
+def test_keys_of_code_are_for_reading_and_copying() -> None:
+    keys = [[step.key for step in steps_of(scenario)] for scenario in SCENARIOS.values() if not scenario.turns]
+    assert keys
+    assert not any("x" in some for some in keys)
