@@ -26,6 +26,8 @@ SKIP = "app.focus_next"  # Textual's action of Tab, on each of its screens
 ONWARD = f"on your node: {OWN_NODE}; from here: {FROM_HERE}; q quits"
 UNPROBED = "SIM sync is the simulated CUDA's; as root, it is measured; q quits"  # where no probes run
 
+BOX, QUESTION = "box", "question"  # what lies over the dashboard
+
 Line = list[tuple[str, str]]  # (text, style of the screen)
 
 
@@ -39,7 +41,7 @@ class Step(Struct, frozen=True):
 
 
 WHY = Step("e", "explain", "press e: why, the way to the cause and what ends it", True)
-STACKS = Step("s", "stacks", "press s: what the job does at this moment, to the line", True)
+STACKS = Step("s", "stacks", "press s: what the job does now, to the line", True)
 APPLY = Step("x", "apply", "press x, then y: do what the line with ► says", True)
 COPY = Step("c", "copy_fix", "press c: copy the fix, a person's work", True)
 UNDO = Step("u", "undo_fix", "press u: put it back, the trouble returns", True)
@@ -82,8 +84,8 @@ class Guide:
         while self._at < len(self._steps) and self._steps[self._at].key in self._done:
             self._at += 1
 
-    def line(self, session: Session, applied: AppliedFix | None = None, is_covered: bool = False) -> Line:
-        """The line for this moment; the session is locked. ``is_covered``: a box lies over the dashboard."""
+    def line(self, session: Session, applied: AppliedFix | None = None, over: str = "") -> Line:
+        """The line for this moment; the session is locked. ``over``: what lies over the dashboard, `BOX`, `QUESTION` or nothing."""
         self._is_applied = applied is not None and applied.since_ns > 0
         if self._is_applied:
             self._tick(APPLY.action)
@@ -94,8 +96,8 @@ class Guide:
         if act == simulated.TROUBLE and (self._is_applied or (step is not None and step.in_trouble)):
             self._words[simulated.ACT_HOLD] = now + HOLD_NS
         asked = step is not None and words == step.words
-        if asked and is_covered and step is not None and step.action != BACK.action:
-            words = "y: do it; n: not now" if step is APPLY else "Esc closes this box"
+        if asked and over:
+            words = "y does it, n does not" if over == QUESTION else "Esc closes this box"
         ticks: Line = []
         for one in self._steps:
             is_next = step is one and asked

@@ -19,6 +19,7 @@ from textual.screen import Screen
 from gputop.stream.following import Following
 from gputop.stream.stalled import AutoCapture, AutoStacks
 from gputop.tui import bindings
+from gputop.tui.box import ConfirmScreen
 from gputop.tui.dashboard import DashboardScreen, LineScreen
 from gputop.tui.feed import Context
 from gputop.tui.terminal import TerminalApp, send
@@ -105,11 +106,15 @@ class GputopApp(TerminalApp):
         if context.look.guide is not None:
             with context.session.lock:
                 applied = None if context.fixing is None else context.fixing.applied
-                context.look.guide_line = context.look.guide.line(context.session, applied, len(self.screen_stack) > 1)
+                context.look.guide_line = context.look.guide.line(context.session, applied, self._over())
         if context.look.auto_stacks and not context.look.remote:
             with context.session.lock:
                 self._auto_stacks.step(context.session.board, context.session.engine)
         self._draw_soon(lambda screen: screen.draw_news())
+
+    def _over(self) -> str:
+        top = self.screen_stack[-1] if len(self.screen_stack) > 1 else None
+        return "" if top is None else "question" if isinstance(top, ConfirmScreen) else "box"
 
     def send_sequence(self, text: str) -> None:
         """Write a sequence that draws nothing, between two drawings; from any thread."""

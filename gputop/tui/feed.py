@@ -234,8 +234,8 @@ class Recorder:
 class ScreenGuide(Protocol):
     """Leads through the screen, in the line above the keys."""
 
-    def line(self, session: Session, applied: AppliedFix | None, is_covered: bool) -> Line:
-        """The line for this moment; called while the session is locked. ``is_covered``: a box lies over the dashboard."""
+    def line(self, session: Session, applied: AppliedFix | None, over: str) -> Line:
+        """The line for this moment; called while the session is locked. ``over``: ``box`` or ``question``: over the dashboard."""
 
     def did(self, action: str) -> None:
         """The user did this action of the screen."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gputop.demo.guide import NEWS_NS, RESULT_NS, SKIP, Guide, steps_of
+from gputop.demo.guide import BOX, NEWS_NS, QUESTION, RESULT_NS, SKIP, Guide, steps_of
 from gputop.demo.scenarios import SCENARIOS
 from gputop.findings.verdict import Verdict
 from gputop.model.board import Board
@@ -48,7 +48,7 @@ class Shown:
         self.scenario = SCENARIOS[name]
         self.guide, self.session, self._words = Guide(self.scenario, words, can_apply), Session(), words
         self.applied: Any = None
-        self.is_covered = False
+        self.over = ""
 
     def act(self, act: int, since_s: float, until_s: float = 10.0) -> None:
         now = self.session.now_ns
@@ -64,7 +64,7 @@ class Shown:
 
     def text(self) -> str:
         session: Any = self.session
-        line = self.guide.line(session, self.applied, self.is_covered)
+        line = self.guide.line(session, self.applied, self.over)
         text = "".join(part for part, _ in line)
         assert cell_width(text) <= 78, text
         return text
@@ -98,12 +98,15 @@ def test_a_demo_goes_from_healthy_to_found_and_waits_for_each_key(words: memoryv
     shown.text()
     assert _holds(words, shown.session)
     shown.guide.did("explain")
-    shown.is_covered = True
+    shown.over = BOX
     assert "✓e" in shown.text()
     assert "Esc" in shown.text()
-    shown.is_covered = False
+    shown.over = ""
     assert "press x" in shown.text()
     shown.guide.did("apply")
+    shown.over = QUESTION
+    assert "y does it" in shown.text()
+    shown.over = ""
     assert "press x" in shown.text(), "a question is no fix"
     shown.applied = Applied()
     assert "✓x" in shown.text()
