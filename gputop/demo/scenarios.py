@@ -145,7 +145,7 @@ SCENARIOS = {
     "tiny-kernels": Scenario("busy-not-working", "small-kernels", "busy by nvidia-smi, 95% of the GPU idle", _tiny_kernels, turns=False),
     "sync-storm": Scenario("wait-heavy", "sync-storm", ".item() after every small operation", _sync_storm, turns=False),
     "straggler": Scenario(
-        "straggler", "straggler-rank", "an agent takes the CPU of rank 1, and rank 0 waits", _straggler, ranks=2, hogs=True, pins=True
+        "straggler", "straggler-rank", "an agent takes rank 1's CPU, and rank 0 waits", _straggler, ranks=2, hogs=True, pins=True
     ),
     "pinned": Scenario("input-bound", "affinity", "the job is held to one CPU while others are idle", _pinned, pins=True),
     "queue-full-healthy": Scenario("healthy", "none", "idle workers, full queues: nothing is wrong", _fed(3.0, 4, 120.0, 4), turns=False),

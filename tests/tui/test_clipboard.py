@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import random
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -124,3 +125,33 @@ async def test_what_is_copied_is_what_stood_there_a_second_ago(
         redraw()
         await pilot.press("c")
     assert copied(sent) == [why.commands(read)[0], new.fixes[0].command]
+
+
+async def test_twenty_of_twenty_commands_that_are_copied_stood_on_the_line(
+    make_app: MakeApp, sent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A verdict comes after the line was read and before the key, at moments of all kinds; some are drawn and some replaced at once."""
+    now_s, luck = 1000.0, random.Random(7)
+    monkeypatch.setattr(canvas, "time", SimpleNamespace(monotonic=lambda: now_s, process_time=lambda: 0.0))
+    session = scene.session()
+    app, before, read = make_app(session), session.engine.verdict, list[str]()
+    async with app.run_test(size=(160, 40)) as pilot:
+        await pilot.pause()
+
+        def offer(pid: int) -> None:
+            fix = Fix("Yield", f"chrt --idle --all-tasks --pid 0 {pid}")
+            session.offers.append((session.now_ns, Offer(fix, replace(before, fixes=(fix,)), 0)))
+            app.screen_stack[0].drawing.draw_all()  # type: ignore[attr-defined]
+
+        for number in range(20):
+            offer(4000 + number)
+            now_s += luck.uniform(1.01, 9.0)
+            read.append(part(app, "verdict")[2])
+            hand_s, changes = luck.uniform(0.05, 0.95), luck.randint(1, 3)
+            for change in range(changes):
+                offer(5000 + 10 * number + change)
+                now_s += hand_s / changes
+            await pilot.press("c")
+    got = copied(sent)
+    assert len(got) == len(read) == 20
+    assert [command in line for command, line in zip(got, read, strict=True)] == [True] * 20

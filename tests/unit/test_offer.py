@@ -110,6 +110,7 @@ def test_a_demo_offers_what_it_may_touch_and_that_at_once() -> None:
     """Its own processes are started by what started its trainer; of others it offers a fix only where there is none of its own."""
     shown = board(1, *HOGS)
     shown.infos[1] = ProcInfo(1, 7, 900, 1000, "ada", "python", ["train.py"])
+    shown.infos[501] = ProcInfo(501, 7, 77, 1000, "ada", "hog", ["hog"])
     shown.infos[502] = ProcInfo(502, 7, 503, 1000, "ada", "hog", ["hog"])
     shown.infos[503] = ProcInfo(503, 7, 900, 1000, "ada", "hog", ["hog"])
     foreign, own = verdict(501).fixes[0], verdict(502).fixes[0]
