@@ -101,16 +101,15 @@ def export(app: GputopApp, name: str, parts: tuple[str, ...]) -> str:
 
 
 async def readme() -> str:
-    """README.md with the parts of the answer that a first look needs: the verdict and the way there, the ledger, the first fix."""
+    """README.md with the parts of the answer that a first look needs: the verdict, the way there, the first fix, the lane."""
     environ = {**os.environ, "COLUMNS": "100", "LC_ALL": "C.UTF-8"}
     command = [sys.executable, "-m", "gputop", "explain", apps.sample()]
     told = subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
-    verdict, ledger, incident = told.split("\n\n")[:3]
-    way = re.split(r"\n  (?:all workers|What if|\S+ steps a second)", verdict)[0]
-    booked = ledger.splitlines()[:3]  # what it is, and the two largest parts
-    lines = incident.splitlines()
-    fix = next(i for i, line in enumerate(lines) if line.startswith("   > "))
-    shown = "\n".join(["$ gputop explain run.gputop", way, "", *booked, "", *lines[fix : fix + 2]])
+    verdict, ledger = told.split("\n\n")[:2]
+    first = re.split(r"\n  or    ", verdict)[0]
+    lane = verdict[verdict.index("\n  lane ") : verdict.index("\n  step ")]
+    lost = ledger.partition("\n")[0]
+    shown = "\n".join(["$ gputop explain run.gputop", first + lane, "", lost])
     before, _, rest = README.read_text(encoding="utf-8").partition(_BEGIN)
     return f"{before}{_BEGIN}```text\n{shown}\n```\n{_END}{rest.partition(_END)[2]}"
 

@@ -12,7 +12,7 @@ import film
 from asciicast import Cast
 from textual.pilot import Pilot
 
-from gputop.demo.guide import Guide
+from gputop.commands.guide import Guide
 from gputop.demo.scenarios import HOGS, SCENARIOS
 from gputop.recording.reader import Recording
 from gputop.sources import simulated

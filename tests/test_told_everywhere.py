@@ -30,7 +30,7 @@ from gputop.commands.watch import STARVED
 from gputop.findings.policy import FEED_EVERY_NS
 from gputop.findings.sentence import unpack
 from gputop.findings.trouble import Trouble, kind_of
-from gputop.findings.verdict import GPU_LOST
+from gputop.findings.verdict import GPU_LOST, SEVERITY_COLOURS
 from gputop.fleet import document
 from gputop.fleet.jobs import Sight
 from gputop.fleet.overview import Overview
@@ -47,7 +47,6 @@ from gputop.stream.reader import Loop
 from gputop.stream.session import Session
 from gputop.stream.snapshot import Snapshots
 from gputop.stream.stalled import Unwatched
-from gputop.tui.draw.edges import VERDICT_COLOURS
 from gputop.tui.draw.fleet_page import Choice, page
 from gputop.tui.draw.view import View
 from gputop.tui.feed import ScreenSettings, live_context
@@ -183,7 +182,7 @@ class Stream:
 def joined(lines: Any) -> str:
     """Text, and severities by the colours they have."""
     spans = [span for line in lines for span in line]
-    severities = [severity for severity, colour in VERDICT_COLOURS.items() if any(colour == style for _, style in spans)]
+    severities = [severity for severity, colour in SEVERITY_COLOURS.items() if any(colour == style for _, style in spans)]
     return " ".join(text for text, _ in spans) + f" {severities}"
 
 

@@ -9,9 +9,9 @@ import time
 
 from gputop.commands import live
 from gputop.commands.goodbye import AT_HOME, add_goodbye, say_goodbye
+from gputop.commands.guide import Guide
 from gputop.commands.options import NO_EBPF, SUDO, ask_sudo, duration, sampling_argv
 from gputop.commands.screen import add_looks
-from gputop.demo.guide import Guide
 from gputop.demo.scenarios import SCENARIOS
 from gputop.sources import simulated
 from gputop.system.console import show

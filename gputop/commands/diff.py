@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 from gputop.commands.span import add_span, span_of
 from gputop.findings.explanation import SCHEMA, Diff, Experiments
+from gputop.system.colour import width_of
 from gputop.system.console import notify, show, write
 from gputop.system.errors import UserError
 
@@ -37,11 +39,12 @@ def run(args: argparse.Namespace) -> int:
         tried = Experiments(before.experiments, after.experiments)
         write(msgspec.json.encode(Diff(SCHEMA, before.explanation, after.explanation, tried)) + b"\n")
     else:
-        from gputop.findings.text import dated_lines, diff_lines
+        from gputop.findings.text import LEAST_WIDTH, MOST_WIDTH, WIDTH, dated_lines, diff_lines
 
-        show(diff_lines((args.before, args.after), before.explanation, after.explanation))
+        width = width_of(sys.stdout, LEAST_WIDTH, MOST_WIDTH, WIDTH)
+        show(diff_lines((args.before, args.after), before.explanation, after.explanation, width))
         for name, found in ((args.before, before), (args.after, after)):
-            show(dated_lines(f"experiments in {name}", found.experiments))
+            show(dated_lines(f"experiments in {name}", found.experiments, width))
     for path, found in ((args.before, before), (args.after, after)):
         for problem in found.problems:
             notify(f"{path}: {problem}")

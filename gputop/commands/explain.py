@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import RECORDER, add_sampling, ask_sudo, leave_root, stream_argv
 from gputop.commands.span import add_span, span_of
 from gputop.findings.explanation import Episode
+from gputop.findings.trouble import is_fault
 from gputop.findings.verdict import SEVERITIES
+from gputop.system.colour import takes_colour, width_of
 from gputop.system.console import notify, show, write
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
+    from gputop.findings.explanation import Explanation
     from gputop.stream.explained import ExplainedStretch
 
 EXAMPLES = """examples:
@@ -57,17 +62,38 @@ def run(args: argparse.Namespace) -> int:
 
         write(msgspec.json.encode(found.explanation) + b"\n")
     else:
-        from gputop.findings.text import dated_lines, explain_lines, plot, without_colour
+        from gputop.findings.text import LEAST_WIDTH, MOST_WIDTH, WIDTH, dated_lines, explain_lines, plot, without_colour
 
-        experiments = dated_lines("experiments", found.experiments)
-        reports = dated_lines("NCCL's reports on ranks that hung", found.explanation.nccl or ())
-        show([*explain_lines(found.explanation, found.ongoing), *experiments, *reports])
+        width = width_of(sys.stdout, LEAST_WIDTH, MOST_WIDTH, WIDTH)
+        onward = _onward(files, found.explanation)
+        experiments = dated_lines("experiments", found.experiments, width)
+        reports = dated_lines("NCCL's reports on ranks that hung", found.explanation.nccl or (), width)
+        show([*explain_lines(found.explanation, found.ongoing, width, found.points, onward), *experiments, *reports])
         if args.plot:
-            picture = plot(found.points, found.explanation.incidents)
-            write(f"{picture if sys.stdout.isatty() else without_colour(picture)}\n")
+            picture = plot(found.points, found.explanation.incidents, width)
+            write(f"{picture if takes_colour(sys.stdout) else without_colour(picture)}\n")
     for line in found.problems:
         notify(line)
     return FAILED_ON if _met(args.fail_on, found.explanation.incidents) else 0
+
+
+def _onward(files: list[str], found: Explanation) -> list[tuple[str, str]]:
+    """What to do next: look at the worst moment of a recording, or try the cause on this machine."""
+    worst = max(filter(is_fault, found.incidents), key=lambda one: one.gpu_lost_s, default=None)
+    if worst is None:
+        return []
+    if not files:
+        return [("gputop prove", "tries the cause: off and on in turn, all is put back")] if worst.end_unix_s is None else []
+    at = time.strftime("%H:%M:%S", time.localtime(worst.start_unix_s))
+    name = "--sample" if files == [_sample()] else shlex.join(files[:1])
+    export = [] if name == "--sample" else [(f"gputop export {name} --to html -o run.html", "a page to share")]
+    return [(f"gputop replay {name} --at {at}", "the screen at that moment"), *export]
+
+
+def _sample() -> str:
+    from gputop.commands.replay import sample
+
+    return sample()
 
 
 def _files(args: argparse.Namespace) -> list[str]:
@@ -79,9 +105,7 @@ def _files(args: argparse.Namespace) -> list[str]:
     if given:
         raise UserError(f"{', '.join(given)}: only {when} a FILE (see gputop explain --help)", code=2)
     if args.sample:
-        from gputop.commands.replay import sample
-
-        return [sample()]
+        return [_sample()]
     return list(args.files)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gputop.commands.options import price
 from gputop.system import crash
+from gputop.system.colour import width_of
 from gputop.system.console import show_aside
 from gputop.system.install import FROM_HERE, OWN_NODE
 
@@ -32,6 +33,8 @@ def say_goodbye(args: argparse.Namespace, following: Following, began_s: float, 
     """Print the goodbye of a stream followed since ``began_s`` (monotonic), if anything was judged; ``onward``: what is next."""
     if args.quiet or crash.is_ending() or not sys.stderr.isatty() or following.header is None or not following.engine.fed_ns:
         return
-    from gputop.findings.text import goodbye_lines
+    from gputop.findings.text import LEAST_WIDTH, MOST_WIDTH, WIDTH, goodbye_lines
 
-    show_aside(goodbye_lines(following.engine.explain(), following.header, time.monotonic() - began_s, args.price, onward))
+    width = width_of(sys.stderr, LEAST_WIDTH, MOST_WIDTH, WIDTH)
+    found = following.engine.explain()
+    show_aside(goodbye_lines(found, following.header, time.monotonic() - began_s, args.price, onward, width))

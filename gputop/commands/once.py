@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from gputop.commands.options import RECORDER, ask_sudo, check_chosen, leave_root, sampling_settings, stream_argv
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header
+from gputop.system.colour import trimmed
 from gputop.system.console import draws_ascii, notify, show, write
 
 if TYPE_CHECKING:
@@ -198,13 +199,15 @@ def _print_screen(items: Iterator[Header | Frame], args: argparse.Namespace) -> 
     view = View(pid=args.pid, user=args.user, width=max(80, size.columns), height=10_000)
     plain = draws_ascii(args.ascii)
     lines = (ascii_line(line) if plain else safe_line(line) for line in page(session, view))
-    show("".join(text for text, _ in line).rstrip() for line in lines)
+    show(trimmed(line) for line in lines)
     return 0
 
 
 def page(session: Session, view: View, mode: Span = ("", "")) -> list[Line]:
-    """One moment as lines: header with ``mode``, verdict, GPUs and processes; it has no lanes."""
+    """One moment as lines: header with ``mode``, verdict, way to the cause, fix, GPUs and processes; it has no lanes."""
+    from gputop.findings import message
     from gputop.findings.trouble import notice
+    from gputop.findings.verdict import best_fix
     from gputop.tui.draw import gpus, table
     from gputop.tui.draw.edges import header_lines, verdict_lines
     from gputop.tui.draw.view import Axis
@@ -219,6 +222,8 @@ def page(session: Session, view: View, mode: Span = ("", "")) -> list[Line]:
     return [
         *header_lines(session, view, mode, ""),
         *verdict_lines(verdict, view, keys=(), notice=noticed)[: 2 if verdict.detail or noticed[0] else 1],
+        *message.way(verdict.path, view.width),
+        *message.fixes([fix for fix in (best_fix(verdict.fixes),) if fix is not None], view.width),
         *(gpus.lines(newer, older, view, gpus.count(newer) + 1) if newer.gpus else absent),
         table.heading(view, 0),
         *(drawer.line(row, view, session.history, no_axis, None) for row in table.rows(session, view)),

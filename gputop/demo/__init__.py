@@ -5,7 +5,7 @@
                      └─ the disturbing processes
 
 Trainers call a simulated CUDA driver (gputop/data/cuda), which gputop's uprobes find as they find libcuda. The stage writes into the GPU's
-memory which act is played; the guide on the screen (`guide.py`) puts it into words.
+memory which act is played; the guide on the screen (`gputop.commands.guide`) puts it into words.
 
 Each process dies with its parent (`work.die_with_parent`), and the GPU's memory and the samples' file have no name, so nothing is left
 behind however the demo ends.

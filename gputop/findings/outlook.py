@@ -9,6 +9,8 @@ from gputop.findings.verdict import WhatIf
 NOTHING = 0.02  # deviation from 1 up to which a factor counts as no change
 WIDE = 1.3  # ratio of a band's upper to its lower end from which the band is printed
 
+WHAT_IF = "What if: "  # before the changes
+
 
 def told(one: WhatIf, closely: bool = False) -> str:
     """``8 workers: 1.9×``; with its band if that is wide, or if ``closely``."""
@@ -23,4 +25,4 @@ def told(one: WhatIf, closely: bool = False) -> str:
 def sentence(found: Sequence[WhatIf]) -> str:
     """All predictions in one line, except of changes that make a step slower; empty without any."""
     kept = [one for one in found if one.factor is None or one.factor >= 1.0 - NOTHING]
-    return f"What if: {' · '.join(map(told, kept))}" if kept else ""
+    return f"{WHAT_IF}{' · '.join(map(told, kept))}" if kept else ""

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from time import localtime, strftime
 from typing import Any, NamedTuple
 
 from msgspec.structs import astuple
 
+from gputop.findings import message
 from gputop.findings.explanation import Booked, Dated, Episode, Explanation, Said, StepMs, Trained
 from gputop.findings.money import GpuHourPrice, money
+from gputop.findings.outlook import WHAT_IF
 from gputop.findings.outlook import sentence as what_if_sentence
-from gputop.findings.path import amount, factor, sentence, tree, who, without
+from gputop.findings.path import amount, factor, who, without
 from gputop.findings.trouble import heading, is_fault, span_words
-from gputop.findings.verdict import LOOKING, Culprit, Step, best_fix
+from gputop.findings.verdict import LOOKING, SEVERITY_COLOURS, Culprit, Step, best_fix
 from gputop.model.frame import Header
 from gputop.model.identity import FIELDS, Identity
+from gputop.system.colour import Line
 from gputop.system.text import clean, figure
 
-WIDTH = 100
+Steps = Sequence[tuple[str, str]]  # (command, what it does)
+WIDTH = 100  # columns in a pipe or a file
+LEAST_WIDTH, MOST_WIDTH = 40, 120  # columns on a terminal: what is longer is no easier to read
 LEAST_SHARE = 0.005  # least share of the workers' time that is printed
 _NAMED = 8  # culprits of an incident that are named; on a large host dozens share the blame
 LEAST_PARTING = 0.05  # least share of the loss of a cause in a goodbye; a choice
@@ -30,38 +34,69 @@ LEAST_BOOKED_S = 0.05  # least GPU seconds of a cause that are printed: less is 
 LEAST_LOST = 0.0005  # least share of the GPUs' time that is printed: less is 0.0 %
 
 
-def explain_lines(found: Explanation, ongoing: bool = True) -> Iterator[str]:
+def explain_lines(
+    found: Explanation, ongoing: bool = True, width: int = WIDTH, points: Sequence[tuple[float, float]] = (), onward: Steps = ()
+) -> Iterator[Line]:
     """Lines of verdict, lost GPU time by cause, and each incident with evidence and fixes. ``ongoing``: more frames may follow, so
-    incidents without an end still go on."""
-    verdict = found.verdict
-    cause = "" if verdict.cause == "none" else f" <- {clean(verdict.cause)}"
-    yield f"{clean(_symptom(verdict).upper())}{cause}"
-    yield from _wrapped(verdict.headline, "  ")
-    yield from _wrapped(verdict.detail, "  ")
-    for indent, line in tree(verdict.path):
-        yield from _wrapped(line, f"  {indent}")
-    yield from _step(verdict)
-    yield from _workers(found.workers)
-    yield from _wrapped(what_if_sentence(found.what_if), "  ")
+    incidents without an end still go on. ``points``: (Unix time, mean utilization in %) of the GPUs; ``onward``: what is next."""
+    verdict, worst = found.verdict, _worst(found)
+    lasting = [(one.start_unix_s, one.end_unix_s) for one in found.incidents if one.cause == verdict.cause]
+    yield message.head(_named(_symptom(verdict).upper(), verdict.cause), _severity(verdict, worst))
+    yield from message.wrapped(verdict.headline, width, "title")
+    yield from message.wrapped(verdict.detail, width)
+    yield from message.way(verdict.path, width)
+    if worst is not None:
+        yield from _remedy(worst, width)
+    yield from message.lane(points, lasting, width)
+    yield from message.labelled("step", _step(verdict), width)
+    yield from message.labelled("time", _workers(found.workers), width)
+    if told := what_if_sentence(found.what_if).removeprefix(WHAT_IF):
+        yield from message.labelled("if", [(told, "")], width)
     if verdict.help_url:
-        yield f"  more: {clean(verdict.help_url)}"
-    yield ""
+        yield from message.labelled("more", [(verdict.help_url, "")], width)
+    yield from message.onward(onward)
+    yield []
     yield from ledger_lines(found.ledger)
-    yield from _trained(found.trainers)
+    yield from _trained(found.trainers, width)
     for incident in found.incidents:
-        yield ""
-        yield from _incident(incident, "still going on" if ongoing else "to the end")
+        yield []
+        yield from _incident(incident, "still going on" if ongoing else "to the end", width, is_above=incident is worst)
 
 
-def _trained(trainers: Sequence[Trained]) -> Iterator[str]:
+def _worst(found: Explanation) -> Episode | None:
+    """The incident that the verdict is about; None without one."""
+    verdict = found.verdict
+    return next((one for one in found.incidents if (one.cause, one.headline) == (verdict.cause, verdict.headline)), None)
+
+
+def _named(symptom: str, cause: str) -> str:
+    return symptom if cause == "none" else f"{symptom} ← {cause}"
+
+
+def _severity(verdict: Said, worst: Episode | None) -> str | None:
+    """The severity of the verdict, which is that of its incident; None if nothing was judged."""
+    return None if verdict.symptom is None else "info" if worst is None else worst.severity
+
+
+def _remedy(one: Episode, width: int) -> Iterator[Line]:
+    """Lines of fixes, evidence, culprits, and what would come back without them."""
+    yield from message.fixes(one.fixes, width)
+    yield from message.why(one.evidence, width)
+    yield from message.labelled("by", _culprits(one.culprits), width)
+    culprits = [who(culprit.pid, culprit.name) for culprit in one.culprits]
+    if told := without(one.cause, culprits, one.regain_gpu_s, one.speedup_max):
+        yield from message.labelled("gain", [(told, "")], width)
+
+
+def _trained(trainers: Sequence[Trained], width: int) -> Iterator[Line]:
     """Lines with the owners of the trainers, if a container, a pod, a Slurm job or a rendezvous identifies them."""
     told = [(one, _identity(one)) for one in trainers]
     named = [(one, whose) for one, whose in told if whose.brief() or (whose.training or "~")[0] != "~"]
     for one, whose in named[:NAMED]:
         parts = (whose.brief(), whose.training and f"training {whose.training}", whose.user and f"user {whose.user}")
-        yield from _wrapped(f"{one.name} ({one.pid}): {', '.join(filter(None, parts))}", "")
+        yield from message.wrapped(f"{one.name} ({one.pid}): {', '.join(filter(None, parts))}", width, indent=0)
     if len(named) > NAMED:
-        yield f"… {len(named) - NAMED} more trainers (--json)"
+        yield [(f"… {len(named) - NAMED} more trainers (--json)", "dim")]
 
 
 def _identity(one: Trained) -> Identity:
@@ -74,22 +109,22 @@ def _symptom(verdict: Said) -> str:
     return LOOKING if verdict.symptom is None else verdict.symptom
 
 
-def _step(verdict: Said) -> Iterator[str]:
+def _step(verdict: Said) -> Iterator[tuple[str, str]]:
     pace, parts = verdict.steps_per_s, verdict.step_ms
     if pace and parts:
         step = Step(pace, "", *astuple(parts))
-        yield from _wrapped(step.told(), "  ")
+        yield step.told(), ""
 
 
-def _workers(states: dict[str, float]) -> Iterator[str]:
+def _workers(states: dict[str, float]) -> Iterator[tuple[str, str]]:
     told = [f"{clean(word)} {100 * share:.0f}%" for word, share in states.items() if share >= LEAST_SHARE]
     if told:
-        yield from _wrapped(f"all workers: {', '.join(told)} of the time", "  ")
+        yield f"all workers: {', '.join(told)} of the time", ""
 
 
-def ledger_lines(ledger: Booked) -> Iterator[str]:
+def ledger_lines(ledger: Booked) -> Iterator[Line]:
     """Lines of lost GPU seconds by cause, largest first, with the upper bound of the speed-up without each cause."""
-    yield _lost(ledger)
+    yield [(_lost(ledger), "title")]
     lost = ledger.gpu_lost_s
     if lost is None or not ledger.gpu_total_s:
         return
@@ -97,9 +132,9 @@ def ledger_lines(ledger: Booked) -> Iterator[str]:
     for cause, seconds in sorted(ledger.by_cause.items(), key=lambda item: -item[1]):
         if seconds >= LEAST_BOOKED_S:
             bound = f"   without it {told}" if (told := factor(bounds.get(cause))) else ""
-            yield f"  {clean(cause):<28}{seconds:>10.1f} s {100 * seconds / lost if lost else 0:>5.0f} %{bound}"
+            yield [(f"  {clean(cause):<28}{seconds:>10.1f} s {100 * seconds / lost if lost else 0:>5.0f} %", ""), (bound, "good")]
     if len(bounds) > 1 and (told := factor(ledger.speedup_max)):
-        yield f"  without any of these {told} (bounds on the speed; their seconds add up, the factors do not)"
+        yield [(f"  without any of these {told}", "good"), (" (bounds on the speed; their seconds add up, the factors do not)", "dim")]
 
 
 def _lost(ledger: Booked, cost: str = "") -> str:
@@ -111,112 +146,104 @@ def _lost(ledger: Booked, cost: str = "") -> str:
 
 
 def goodbye_lines(
-    found: Explanation, header: Header, watched_s: float, price: GpuHourPrice | None, onward: Sequence[tuple[str, str]]
-) -> Iterator[str]:
+    found: Explanation, header: Header, watched_s: float, price: GpuHourPrice | None, onward: Steps, width: int = WIDTH
+) -> Iterator[Line]:
     """Lines for whoever leaves a watch of ``watched_s``: what was lost, the worst causes with culprits and fix, and what to do next
     (command, what it does)."""
     ledger = found.ledger
     parts = {cause: seconds for cause, seconds in ledger.by_cause.items() if seconds > 0.0}
     cents = price.cents(parts) if price else {}
     cost = f", {_cost(sum(cents.values()), price)}" if price and parts else ""
-    yield clean(f"{header.host} was watched for {span_words(watched_s)}{' [SIMULATED GPU]' if header.simulated else ''}")
-    yield _lost(ledger, cost)
+    yield [(clean(f"{header.host} was watched for {span_words(watched_s)}{' [SIMULATED GPU]' if header.simulated else ''}"), "dim")]
+    yield [(_lost(ledger, cost), "title")]
     by_loss = sorted(parts, key=lambda cause: -parts[cause])
     least_s = max(LEAST_BOOKED_S, LEAST_PARTING * sum(parts.values()))
     named = [cause for cause in by_loss if parts[cause] >= least_s][:MOST_PARTING]
     worst = sorted(filter(is_fault, found.incidents), key=lambda one: -one.gpu_lost_s)
     for cause in named:
         whole = f"{parts[cause]:.1f} GPU s{f', {_cost(cents[cause], price)}' if price else ''}"
-        yield from _parting(cause, whole, next((one for one in worst if one.cause == cause), None))
+        yield from _parting(cause, whole, next((one for one in worst if one.cause == cause), None), width)
     for one in [one for one in worst if one.cause not in parts and one.end_unix_s is None][:MOST_PARTING]:
-        yield from _parting(one.cause, "still there", one)
-    room = max((len(command) for command, _ in onward), default=0)
-    yield from (f"{'next:' if not i else '':<5} {clean(command):<{room}}  {what}" for i, (command, what) in enumerate(onward))
+        yield from _parting(one.cause, "still there", one, width)
+    yield from message.onward(onward, indent=0)
 
 
-def _parting(cause: str, cost: str, worst: Episode | None) -> Iterator[str]:
+def _parting(cause: str, cost: str, worst: Episode | None, width: int) -> Iterator[Line]:
     """Lines of one cause: its cost, and the culprits and the fix of its worst incident."""
     culprits = [] if worst is None else [who(one.pid, one.name) for one in worst.culprits]
     more = f" and {len(culprits) - MOST_PARTING} more" if len(culprits) > MOST_PARTING else ""
     by = f", by {', '.join(culprits[:MOST_PARTING])}{more}" if culprits else ""
-    yield from _wrapped(f"{cause}: {cost}{by}", "  ")
+    severity = "low" if worst is None else worst.severity
+    yield from message.wrapped(f"▲ {cause}: {cost}{by}", width, SEVERITY_COLOURS[severity], indent=0)
     if worst is None:
         return
     if not culprits:
-        yield from _wrapped(worst.headline, "   ")
+        yield from message.wrapped(worst.headline, width)
     if (fix := best_fix(worst.fixes)) is not None:
-        yield from _wrapped(fix.text, "   ? " if fix.look else "   > ")
-        if fix.command:
-            yield f"       {clean(fix.command)}"
+        yield from message.fixes([fix], width)
 
 
 def _cost(cents: int, price: GpuHourPrice) -> str:
     return f"{'' if cents else 'less than '}{money(max(1, cents) / 100, price.currency)}"
 
 
-def _incident(incident: Episode, unended: str) -> Iterator[str]:
+def _incident(incident: Episode, unended: str, width: int, is_above: bool) -> Iterator[Line]:
     end = unended if incident.end_unix_s is None else f"to {_clock(incident.end_unix_s)}"
     lost = incident.gpu_lost_s
-    cost = "" if not lost else f", {amount(lost)} GPU s lost"
-    what = clean(f"{heading(incident.symptom, incident, '<-')} ({incident.severity}{cost})")
-    yield f"#{incident.id} {_clock(incident.start_unix_s)} {end}: {what}"
-    yield from _wrapped(incident.headline, "   ")
-    yield from _wrapped(incident.detail, "   ")
-    yield from _wrapped(sentence(incident.path), "   ")
-    for item in incident.evidence:
-        value = "not measured" if item.value is None else f"{figure(item.value)} {item.unit}"
-        yield from _wrapped(f"{clean(item.metric)} = {value}: {item.text}", "   . ")
-    yield from _culprits(incident.culprits)
-    culprits = [who(one.pid, one.name) for one in incident.culprits]
-    yield from _wrapped(without(incident.cause, culprits, incident.regain_gpu_s, incident.speedup_max), "   ")
-    for fix in incident.fixes:
-        yield from _wrapped(fix.text, "   ? " if fix.look else "   > ")
-        if fix.command:
-            yield f"       {clean(fix.command)}"
+    about = f"{incident.severity}{'' if not lost else f', {amount(lost)} GPU s lost'}{', see above' if is_above else ''}"
+    when = f"#{incident.id} {_clock(incident.start_unix_s)} {end}  "
+    yield message.head(heading(incident.symptom, incident, "←"), incident.severity, about, before=when)
+    yield from message.wrapped(incident.headline, width, "title")
+    if is_above:
+        return
+    yield from message.wrapped(incident.detail, width)
+    yield from message.way(incident.path, width)
+    yield from _remedy(incident, width)
 
 
-def _culprits(ranked: Sequence[Culprit]) -> Iterator[str]:
-    """Lines of the culprits: the biggest takers by name, the others as a number."""
+def _culprits(ranked: Sequence[Culprit]) -> Iterator[tuple[str, str]]:
+    """Rows of the culprits: the biggest takers by name, the others as a number."""
     named = ranked if len(ranked) <= _NAMED + 1 else ranked[:_NAMED]
     for one in named:
-        yield f"   by {clean(who(one.pid, one.name))}{_cpu_s(one.cpu_s)}"
+        yield f"{who(one.pid, one.name)}{_cpu_s(one.cpu_s)}", "culprit"
     if rest := ranked[len(named) :]:
-        yield f"   by {len(rest)} more{_cpu_s(sum(one.cpu_s or 0.0 for one in rest) or None)}"
+        yield f"{len(rest)} more{_cpu_s(sum(one.cpu_s or 0.0 for one in rest) or None)}", "culprit"
 
 
 def _cpu_s(seconds: float | None) -> str:
     return "" if seconds is None else f", {seconds:.1f} CPU s"
 
 
-def diff_lines(names: Sequence[str], before: Explanation, after: Explanation) -> Iterator[str]:
+def diff_lines(names: Sequence[str], before: Explanation, after: Explanation, width: int = WIDTH) -> Iterator[Line]:
     """Lines of two explanations side by side: verdicts, lost GPU time by cause, steps, workers, incidents."""
     for name, found in zip(names, (before, after), strict=True):
         verdict = found.verdict
-        yield clean(f"{name}: {_symptom(verdict)} <- {verdict.cause}")
-        yield from _wrapped(verdict.headline, "   ")
+        what = _named(_symptom(verdict).upper(), verdict.cause)
+        yield message.head(what, _severity(verdict, _worst(found)), before=clean(f"{name}: "))
+        yield from message.wrapped(verdict.headline, width)
     shares = [found.ledger.lost_share for found in (before, after)]
-    yield ""
-    yield f"{'share of GPU time lost':<30}{_percent(shares[0]):>12}{_percent(shares[1]):>12}{_change(*shares):>12}"
+    yield []
+    yield _compared("share of GPU time lost", shares[0], shares[1], "title")
     parts = [found.ledger.cause_shares for found in (before, after)]
     most = {cause: max(part.get(cause, 0.0) for part in parts) for part in parts for cause in part}
     for cause in sorted((cause for cause, share in most.items() if share >= LEAST_LOST), key=lambda cause: -most[cause]):
         old, new = (part.get(cause, 0.0) if share is not None else None for part, share in zip(parts, shares, strict=True))
-        yield f"  {cause:<28}{_percent(old):>12}{_percent(new):>12}{_change(old, new):>12}"
+        yield _compared(f"  {cause}", old, new)
     yield _row("steps a second", *(found.verdict.steps_per_s for found in (before, after)))
     yield from _step_rows(*(found.verdict.step_ms for found in (before, after)))
     yield from _worker_rows(*(found.workers for found in (before, after)))
     yield _row("incidents", *(len(found.incidents) for found in (before, after)))
 
 
-def dated_lines(heading: str, told: Sequence[Dated]) -> Iterator[str]:
+def dated_lines(heading: str, told: Sequence[Dated], width: int = WIDTH) -> Iterator[Line]:
     """Lines of a recording's markers: how experiments ended, messages of NCCL."""
     if told:
-        yield from ("", clean(heading))
+        yield from ([], [(clean(heading), "title")])
     for one in told:
-        yield from _wrapped(clean(f"{_clock(one.unix_s)} {one.text}"), "  ")
+        yield from message.wrapped(f"{_clock(one.unix_s)} {one.text}", width)
 
 
-def _step_rows(before: StepMs | None, after: StepMs | None) -> Iterator[str]:
+def _step_rows(before: StepMs | None, after: StepMs | None) -> Iterator[Line]:
     if before is None and after is None:
         return
     yield _row("a step, ms", *(sum(astuple(parts)) if parts else None for parts in (before, after)))
@@ -225,16 +252,23 @@ def _step_rows(before: StepMs | None, after: StepMs | None) -> Iterator[str]:
         yield _row(f"  {word.replace('_', ' ')}", old, new)
 
 
-def _worker_rows(before: dict[str, float], after: dict[str, float]) -> Iterator[str]:
+def _worker_rows(before: dict[str, float], after: dict[str, float]) -> Iterator[Line]:
     words = [word for word in {**before, **after} if max(before.get(word, 0.0), after.get(word, 0.0)) >= LEAST_SHARE]
-    yield from ["workers' time"] if words else []
+    yield from [[("workers' time", "")]] if words else []
     for word in words:
         old, new = (states.get(word, 0.0) if states else None for states in (before, after))
-        yield f"  {clean(word):<28}{_percent(old):>12}{_percent(new):>12}{_change(old, new):>12}"
+        yield [(f"  {clean(word):<28}{_percent(old):>12}{_percent(new):>12}{_change(old, new):>12}", "")]
 
 
-def _row(title: str, old: float | None, new: float | None) -> str:
-    return f"{title:<30}{_number(old):>12}{_number(new):>12}"
+def _compared(title: str, old: float | None, new: float | None, style: str = "") -> Line:
+    """A row of lost shares; less is good."""
+    change = _change(old, new)
+    colour = "good" if change.startswith("-") else "" if not change or float(change) == 0.0 else "crit"
+    return [(f"{clean(title):<30}", style), (f"{_percent(old):>12}{_percent(new):>12}", ""), (f"{change:>12}", colour)]
+
+
+def _row(title: str, old: float | None, new: float | None) -> Line:
+    return [(f"{title:<30}{_number(old):>12}{_number(new):>12}", "")]
 
 
 def plot(points: Sequence[tuple[float, float]], incidents: Sequence[Episode], width: int = WIDTH, height: int = 16) -> str:
@@ -289,11 +323,6 @@ def chart(
 def without_colour(text: str) -> str:
     """The text without colour escape sequences."""
     return re.sub("\x1b\\[[0-9;]*m", "", text)
-
-
-def _wrapped(text: str, indent: str) -> list[str]:
-    rest = " " * len(indent)
-    return textwrap.wrap(clean(text), WIDTH, initial_indent=indent, subsequent_indent=rest) if text else []
 
 
 def _clock(unix_s: float) -> str:

@@ -22,6 +22,7 @@ BOOKED, DROPPED, HELD = "booked", "dropped", "held"
 
 SEVERITIES = ("info", "low", "medium", "high")
 """Severities in rising order. ``info`` is no fault: a rare pause, a GPU bigger than the job, everything well."""
+SEVERITY_COLOURS = {"high": "crit", "medium": "crit", "low": "warn", "info": "good"}  # severity -> meaning of a text about it
 
 WORKER_STATES = ("running", "runnable", "disk", "memory", "throttled", "blocked", "ahead", "stopped")
 TRAINER_STATES = (

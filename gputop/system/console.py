@@ -10,15 +10,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TextIO
 
+from gputop.system.colour import Line, painted, takes_colour
 from gputop.system.errors import UserError
 from gputop.system.text import ascii_text, clean, clean_lines, one_line
 
 _MOST_CHARACTERS = 1 << 16  # of a line; the rest is cut
 
 
-def show(lines: Iterable[str]) -> None:
-    """Print lines on standard output."""
-    write("".join(f"{clean(line, _MOST_CHARACTERS)}\n" for line in lines))
+def show(lines: Iterable[str | Line]) -> None:
+    """Print lines on standard output, those with meanings in colour where it takes colour."""
+    on = takes_colour(sys.stdout)
+    write("".join(f"{_painted(line, on)}\n" for line in lines))
+
+
+def _painted(line: str | Line, on: bool) -> str:
+    if isinstance(line, str):
+        return clean(line, _MOST_CHARACTERS)
+    return painted([(clean(text, _MOST_CHARACTERS), style) for text, style in line], on)
 
 
 def write(data: str | bytes) -> None:
@@ -119,6 +127,10 @@ class CleanErrors(io.TextIOWrapper):
         super().write(clean_lines(text, _MOST_CHARACTERS))
         return len(text)
 
+    def write_cleaned(self, text: str) -> None:
+        """Write text that is clean but for gputop's own colours."""
+        super().write(text)
+
 
 def clean_errors() -> None:
     """Pass all that this process writes to `sys.stderr` through `CleanErrors`; what others write to descriptor 2 is theirs."""
@@ -142,10 +154,14 @@ def notify(text: str) -> None:
     show_aside([f"gputop: {one_line(text)}"])
 
 
-def show_aside(lines: Iterable[str]) -> None:
+def show_aside(lines: Iterable[str | Line]) -> None:
     """Print lines on standard error, beside what a command prints. A closed stream is ignored."""
-    text = "\n".join(clean(line, _MOST_CHARACTERS) for line in lines)
+    on = takes_colour(sys.stderr)
+    text = "\n".join(_painted(line, on) for line in lines)
     try:
-        print(_shown(text, sys.stderr), file=sys.stderr, flush=True)
+        if isinstance(sys.stderr, CleanErrors):
+            sys.stderr.write_cleaned(f"{_shown(text, sys.stderr)}\n")
+        else:
+            print(_shown(text, sys.stderr), file=sys.stderr, flush=True)
     except OSError:
         discard_output(2)

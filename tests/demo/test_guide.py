@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gputop.demo.guide import BOX, NEWS_NS, QUESTION, RESULT_NS, SKIP, Guide, steps_of
+from gputop.commands.guide import BOX, NEWS_NS, QUESTION, RESULT_NS, SKIP, Guide, steps_of
 from gputop.demo.scenarios import SCENARIOS
 from gputop.findings.verdict import Verdict
 from gputop.model.board import Board

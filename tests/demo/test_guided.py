@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.demo.guide import steps_of
+from gputop.commands.guide import steps_of
 from gputop.demo.scenarios import SCENARIOS, cpus
 from gputop.system.install import FROM_HERE, OWN_NODE
 from tests.pty.conftest import GPUTOP, clean

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gputop.system.install import OWN_NODE
 from tests.pty.conftest import GPUTOP, Launch
 from tests.pty.terminal import ALTERNATE_SCREEN
 from tests.wait import PATIENCE_S
@@ -31,7 +32,7 @@ def test_q_shows_what_was_lost_and_what_comes_next(launch: Launch) -> None:
     text = watched(launch)
     assert WATCHED.search(text)
     assert LOST in text
-    assert "next: " in text
+    assert "\nnext " in text
     assert "gputop record" in text
 
 
@@ -61,7 +62,7 @@ def test_after_a_demo_it_has_the_cause_its_cost_and_the_way_home(launch: Launch)
     found = re.search(r"GPU time lost: ([\d.]+) of [\d.]+ GPU seconds \(\d+ %, ([\d.]+) EUR\)", text)
     assert found, text
     assert float(found[2]) == pytest.approx(float(found[1]), abs=0.06), "3600 an hour: one a second"
-    assert re.search(r"^next: gputop +the same on your own GPU server$", text, re.MULTILINE)
+    assert re.search(rf"^next +{OWN_NODE} +the same on your own GPU server$", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

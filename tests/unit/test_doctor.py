@@ -13,6 +13,7 @@ from gputop.doctor import bundle, checks
 from gputop.doctor.checks import Doctor, DoctorCheck, works
 from gputop.sources.ebpf.source import LEAST_THREADS, room_for_threads
 from gputop.sources.procfs import source
+from gputop.system.colour import painted
 
 CHECKS = [
     DoctorCheck("nvml", "NVML", "ok", "driver 580", required=True),
@@ -36,11 +37,34 @@ def test_only_what_is_required_and_missing_stops_the_main_job() -> None:
 
 
 def test_text_has_a_line_a_check_and_the_remedy_under_it() -> None:
-    lines = doctor.as_text(CHECKS, unicode=True).splitlines()
+    lines = doctor.as_text(CHECKS).splitlines()
     assert [line.split()[:3] for line in lines[:2]] == [["✓", "NVML", "OK"], ["✗", "bcc", "missing"]]
     assert lines[2].strip() == "→ apt install python3-bpfcc"
     assert "\x1b" not in "".join(lines)
-    assert doctor.as_text(CHECKS[:2], unicode=False).replace("\x1b", "").replace("·", "").isascii()
+    assert "".join(painted(line, on=True) for line in doctor.lines(CHECKS[:2], unicode=False, width=0)).replace("·", "").isascii()
+
+
+def test_it_keeps_the_width_of_the_terminal_and_no_word_is_broken() -> None:
+    long = DoctorCheck("nvml", "NVML", "missing", "no NVIDIA driver: libnvidia-ml.so.1 is not found " * 3, "start it with --gpus all")
+    lines = [painted(line, on=False) for line in doctor.lines([long], unicode=True, width=80)]
+    assert max(map(len, lines)) <= 80
+    told = [word for line in lines[: lines.index("")] for word in line.split() if word not in ("✗", "NVML", "missing", "→")]
+    assert told == [*long.detail.split(), *(long.remedy or "").split()]
+
+
+def test_it_sums_up_what_can_be_done_and_what_would_sharpen_it() -> None:
+    def told(*states: tuple[str, str, bool, str]) -> dict[str, str]:
+        checks = [DoctorCheck(id, id, state, "why not", remedy, required) for id, state, required, remedy in states]
+        return dict(text.partition(": ")[::2] for text, _ in doctor.summary(checks))
+
+    well = told(("nvml", "ok", True, ""), ("schedstat", "ok", True, ""))
+    assert well == {"can watch GPUs": "yes", "can tell causes": "yes"}
+    lacking = [(name, "limited", False, "do it") for name in ("bcc", "btf", "colours")]
+    less = told(("schedstat", "ok", True, ""), *lacking)
+    assert less["can tell causes"] == "yes"
+    assert less["2 things would sharpen it"] == "bcc, btf"
+    blind = told(("nvml", "missing", True, "a driver"), ("schedstat", "missing", True, "a kernel"))
+    assert blind["can watch GPUs"] == blind["can tell causes"] == "no (why not)"
 
 
 def test_json_names_every_check_and_null_is_no_remedy() -> None:

@@ -16,6 +16,7 @@ from gputop.findings.text import diff_lines, explain_lines
 from gputop.findings.verdict import page_of
 from gputop.model.frame import Names
 from gputop.recording.format import pack_end, pack_frames, pack_header
+from gputop.system.colour import painted
 from tests.tui import scene
 from tests.unit.diagnosis.causes import starved
 from tests.unit.diagnosis.scene import ON_CPU, Scene, training
@@ -211,7 +212,7 @@ def test_what_has_not_ended_went_on_to_the_end_or_goes_on_while_the_file_grows(s
             if locked:
                 fcntl.flock(file, fcntl.LOCK_EX)
             assert main(["explain", starving]) == 0
-        assert f" {said}: input-bound" in capsys.readouterr().out
+        assert f" {said}  ▲ input-bound" in capsys.readouterr().out
 
 
 def test_the_recording_that_comes_along_is_explained(starving: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,7 +231,8 @@ def test_diff_tells_nothing_of_what_is_nothing(starving: str, capsys: pytest.Cap
     for found, shares in ((before, (1e-4, 0.1004)), (after, (0.0, 0.1))):
         ledger: Any = found["ledger"]
         ledger["by_cause"] |= {cause: share * ledger["gpu_total_s"] for cause, share in zip(("disk-io", "network-io"), shares, strict=True)}
-    lines = list(diff_lines(("a", "b"), *(msgspec.convert(found, Explanation) for found in (before, after))))
+    told = diff_lines(("a", "b"), *(msgspec.convert(found, Explanation) for found in (before, after)))
+    lines = [painted(line, on=False) for line in told]
     assert not [line for line in lines if "disk-io" in line or "-0.0" in line]
     assert next(line.split() for line in lines if "network-io" in line) == ["network-io", "10.0", "%", "10.0", "%", "+0.0"]
 

@@ -14,6 +14,7 @@ from gputop.findings.text import goodbye_lines, ledger_lines
 from gputop.findings.verdict import Culprit, Fix
 from gputop.model.frame import Header
 from gputop.stream.following import Following
+from gputop.system.colour import painted
 from tests.tui import scene
 
 HEADER = Header(host="node7")
@@ -32,7 +33,7 @@ def found() -> Explanation:
 
 
 def said(found: Explanation, price: GpuHourPrice | None = None, header: Header = HEADER) -> list[str]:
-    return list(goodbye_lines(found, header, 250.0, price, ONWARD))
+    return [painted(line, on=False) for line in goodbye_lines(found, header, 250.0, price, ONWARD)]
 
 
 def booked(**by_cause: float) -> Booked:
@@ -43,15 +44,15 @@ def booked(**by_cause: float) -> Booked:
 def test_it_has_the_ledger_of_explain_the_culprits_and_the_fix(found: Explanation) -> None:
     lines = said(found)
     assert lines[0] == "node7 was watched for 4 min"
-    assert lines[1] == next(iter(ledger_lines(found.ledger))), "one ledger, one rounding"
+    assert lines[1] == painted(next(iter(ledger_lines(found.ledger))), on=False), "one ledger, one rounding"
     worst = max(found.incidents, key=lambda one: one.gpu_lost_s)
     text = "\n".join(lines)
-    assert f"  {worst.cause}: " in text
+    assert f"▲ {worst.cause}: " in text
     assert all(f"{one.name} ({one.pid})" in text for one in worst.culprits[:1])
     commands = [fix.command for fix in worst.fixes if fix.command and not fix.look]
     assert commands
-    assert any(line.strip() == commands[0] for line in lines)
-    assert lines[-2].split()[:3] == ["next:", "gputop", "prove"]
+    assert any(line.split(maxsplit=1)[1:] == [commands[0]] for line in lines)
+    assert lines[-2].split()[:3] == ["next", "gputop", "prove"]
     assert lines[-1].split()[:2] == ["gputop", "record"]
 
 
@@ -72,7 +73,7 @@ def test_a_little_money_is_not_none(found: Explanation) -> None:
 def test_the_three_worst_causes_are_named_the_worst_first(found: Explanation) -> None:
     ledger = booked(disk_io=5.0, gil_contention=9.0, cpu_contention=1.0, network_io=7.0, unexplained=0.001)
     text = "\n".join(said(replace(found, ledger=ledger, incidents=[])))
-    assert re.findall(r"^  ([\w-]+): ", text, re.MULTILINE) == ["gil-contention", "network-io", "disk-io"]
+    assert re.findall(r"^▲ ([\w-]+): ", text, re.MULTILINE) == ["gil-contention", "network-io", "disk-io"]
 
 
 def test_a_cause_of_next_to_nothing_is_left_out(found: Explanation) -> None:
@@ -102,7 +103,7 @@ def test_names_of_others_control_no_terminal_and_many_are_a_number(found: Explan
     lines = said(replace(found, ledger=booked(cpu_contention=9.0), incidents=[worst]), header=Header(host="n\x1b]0;x\x07", simulated=True))
     assert "\x1b" not in "".join(lines)
     assert "and 6 more" in "\n".join(lines)
-    assert "   > Wait" in lines, "what changes something comes before what only shows more"
+    assert "  fix   Wait" in lines, "what changes something comes before what only shows more"
     assert "SIMULATED" in lines[0]
 
 

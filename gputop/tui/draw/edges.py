@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gputop.findings.explanation import brief, without_pids
 from gputop.findings.path import amount, factor
-from gputop.findings.verdict import Ledger, Verdict
+from gputop.findings.verdict import SEVERITY_COLOURS, Ledger, Verdict
 from gputop.model.board import Board
 from gputop.model.frame import SourceState
 from gputop.stream.offer import Offer
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 LEAST_SWAP_BYTES = 1 << 20  # swap in use from which on it is shown
 LEAST_TOLD = 12  # columns below which the words beside a command are left out: a torn word says nothing
 WIDE = 110  # columns of a terminal that has room for the verdict's keys next to the evidence
-VERDICT_COLOURS = {"high": "crit", "medium": "crit", "low": "warn", "info": "good"}  # severity -> colour
 _MARKS = {"ok": ("✓", "good"), "partial": ("~", "warn"), "off": ("off", "dim"), "unavailable": ("✗", "crit")}
 
 Key = tuple[str, str, str]  # key, the word next to it, action
@@ -142,7 +141,7 @@ def verdict_lines(
 
     ``notice``: text shown next to the evidence whatever the verdict is, and its severity.
     """
-    colour = VERDICT_COLOURS.get(verdict.severity, "title")
+    colour = SEVERITY_COLOURS.get(verdict.severity, "title")
     mark = "▲" if colour in ("crit", "warn") else "●"
     head = f" {mark} {verdict.symptom.upper()}"
     cause = "" if verdict.cause == "none" else f" ← {verdict.cause}"
@@ -157,7 +156,7 @@ def verdict_lines(
         return [first, [(fit(f"   {trouble}", view.width), "crit")]]
     offered = "  ".join(f"{key} {word}" for key, word, _ in keys) if view.width >= WIDE else ""
     told, severity = notice
-    noticed = [(f"  ▲ {told} ", VERDICT_COLOURS.get(severity, "warn"))] if told else []
+    noticed = [(f"  ▲ {told} ", SEVERITY_COLOURS.get(severity, "warn"))] if told else []
     room = view.width - len(offered) - 1 - _width(noticed)
     detail = brief(verdict.detail or offer, room - 3)
     if len(detail) > room - 3:
@@ -278,7 +277,7 @@ def _bar_room(width: int) -> tuple[int, int]:
 
 
 def _draw_episode(cells: list[tuple[str, str]], bar: Bar, episode: IncidentSpan) -> None:
-    colour = VERDICT_COLOURS.get(episode.severity, "incident")
+    colour = SEVERITY_COLOURS.get(episode.severity, "incident")
     start = bar.column(episode.start_ns, len(cells))
     end = bar.column(bar.until_ns if episode.end_ns is None else episode.end_ns, len(cells))
     cells[start + 1 : end + 1] = [("▪", colour)] * (end - start)

@@ -8,14 +8,14 @@ from math import ceil
 from msgspec import Struct
 
 from gputop.findings.policy import LOST, QUARTER
-from gputop.findings.verdict import Ledger
+from gputop.findings.verdict import SEVERITY_COLOURS, Ledger
 from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Job, JobRank, Sight
 from gputop.fleet.overview import IDLE, SILENT, SORTS, Alike, NodeRow, Overview, Second, fold
 from gputop.stream.reach.hosts import fold as fold_hosts
 from gputop.system.text import cell_width, clean, counted, cut, fit
 from gputop.tui.draw import Line, Span, duration, time_of_day
 from gputop.tui.draw.columns import TableColumn, cells, scrolled, titles, total
-from gputop.tui.draw.edges import VERDICT_COLOURS, Key, key_lines
+from gputop.tui.draw.edges import Key, key_lines
 from gputop.tui.draw.lanes import merge
 from gputop.tui.draw.search import matches
 from gputop.tui.draw.view import View
@@ -148,7 +148,7 @@ def _verdict(fleet: Overview, job: Job | None, choice: Choice, keys: bool) -> li
             "no training on these nodes" if len(silent) < len(fleet.rows) else f"no node answers yet: {silent[0].says}" if silent else ""
         )
         return [[(f" ● {head}", "dim")], [], *([[]] if keys else [])]
-    colour = VERDICT_COLOURS.get(job.severity, "title")
+    colour = SEVERITY_COLOURS.get(job.severity, "title")
     mark = "▲" if colour in ("crit", "warn") else "●"
     cause = "" if job.cause == "none" else f" ← {job.cause}"
     about = "~" if job.skewed else ""
@@ -354,7 +354,7 @@ def _columns_of_jobs(width: int) -> list[TableColumn]:
 
 
 def _verdict_of(job: Job) -> Span:
-    colour = VERDICT_COLOURS.get(job.severity, "")
+    colour = SEVERITY_COLOURS.get(job.severity, "")
     mark = "▲" if colour in ("crit", "warn") else "✓" if job.symptom == "healthy" else "●"
     return f"{mark} {'~' if job.skewed else ''}{job.symptom}{'' if job.cause == 'none' else f' ← {job.cause}'}", colour
 
@@ -436,7 +436,7 @@ def why_lines(fleet: Overview, job: Job | None) -> list[Line]:
     out: list[Line] = []
     if job is not None:
         cause = "" if job.cause == "none" else f" ← {job.cause}"
-        out.append([(f"{job.name}: {job.symptom}{cause}", VERDICT_COLOURS.get(job.severity, "title"))])
+        out.append([(f"{job.name}: {job.symptom}{cause}", SEVERITY_COLOURS.get(job.severity, "title"))])
         out += [[(words, "")] for words in dict.fromkeys((job.headline, job.detail)) if words]
         out.append([(f"{len(job.members)} of {job.size} ranks on {fold_hosts(job.hosts)}", "dim")])
         out += _report_lines(job)

@@ -14,10 +14,9 @@ from msgspec import Struct
 
 from gputop.findings.outlook import told
 from gputop.findings.path import factor, tree, who, without
-from gputop.findings.verdict import CAUSES, Evidence, Fix, Verdict, WhatIf, page_of
+from gputop.findings.verdict import CAUSES, SEVERITY_COLOURS, Evidence, Fix, Verdict, WhatIf, page_of
 from gputop.system.text import cell_width, clean, cut, figure, fit
 from gputop.tui.draw import Line, folded, room_for, size
-from gputop.tui.draw.edges import VERDICT_COLOURS
 
 if TYPE_CHECKING:
     from gputop.findings.verdict import Incident, Ledger
@@ -124,7 +123,7 @@ def cause(verdict: Verdict, width: int, with_detail: bool = True) -> Block:
     """The verdict in words; it has no heading."""
     named = "" if verdict.cause == "none" else f" ← {verdict.cause}"
     return [
-        [(f"{verdict.symptom.upper()}{named}", VERDICT_COLOURS.get(verdict.severity, "title")),
+        [(f"{verdict.symptom.upper()}{named}", SEVERITY_COLOURS.get(verdict.severity, "title")),
          (f"   severity {verdict.severity}, confidence {100 * verdict.confidence:.0f} %", "dim")],
         *wrapped(verdict.headline, width, "title"),
         *(wrapped(verdict.detail, width, "") if with_detail else []),
@@ -216,7 +215,7 @@ def victims(verdict: Verdict, width: int) -> Block:
 def growth(one: Incident, width: int) -> Block:
     """Memory that grows."""
     return [
-        [(one.cause, VERDICT_COLOURS[one.severity]), (f"   severity {one.severity}", "dim")],
+        [(one.cause, SEVERITY_COLOURS[one.severity]), (f"   severity {one.severity}", "dim")],
         *wrapped(one.headline, width, "title"), *wrapped(one.detail, width, ""), *evidence(one.evidence, width), *fixes(one.fixes, width),
     ]  # fmt: skip
 
@@ -252,7 +251,7 @@ def incidents(found: MomentFindings, width: int) -> Block:
     for one in reversed(found.incidents[-LAST_INCIDENTS:]):
         start = found.clock(one.start_ns)
         end = "now" if one.end_ns is None else found.clock(one.end_ns)
-        colour = VERDICT_COLOURS.get(one.severity, "")
+        colour = SEVERITY_COLOURS.get(one.severity, "")
         cause, headline = f"{one.cause:<{_CAUSE_COLUMNS}}", cut(one.headline, width - _CAUSE_COLUMNS - 20)
         out.append([(f"  {start}–{end:<8} ", "dim"), (cause, colour), (headline, "")])
     return out

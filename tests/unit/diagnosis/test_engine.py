@@ -13,6 +13,7 @@ from gputop.findings.text import explain_lines
 from gputop.findings.verdict import LOOKING, total
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, SourceState
+from gputop.system.colour import painted
 from tests.unit.diagnosis import causes
 from tests.unit.diagnosis.scene import FUTEX, ON_CPU, QUEUE, Proc, Scene, training
 
@@ -102,7 +103,7 @@ def test_before_anything_can_be_judged_nothing_is_said_of_the_gpu(util: float):
     assert verdict.headline.endswith("has been looked at for 0.2 s, too short to judge")
     assert (verdict.symptom, verdict.cause, verdict.confidence) == (LOOKING, "none", 0.0)
     assert scene.engine.explain().verdict.symptom is None
-    assert next(explain_lines(scene.engine.explain())) == "LOOKING"
+    assert painted(next(explain_lines(scene.engine.explain())), on=False) == "… LOOKING"
     assert scene.play(2.4).engine.verdict.symptom != LOOKING
 
 

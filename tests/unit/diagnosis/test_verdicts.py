@@ -323,9 +323,9 @@ def test_of_dozens_that_take_the_cpus_some_are_named_and_none_is_called_short_li
         scene.add(Proc(pid, comm="solver", cmdline=["/bin/solver"], run=0.3, looks=[ON_CPU]))
     scene.play(8)
     assert "more), others took" in scene.engine.verdict.detail
-    lines = [line for line in explain_lines(scene.engine.explain()) if line.startswith("   by ")]
+    lines = [text.strip() for line in explain_lines(scene.engine.explain()) for text, style in line if style == "culprit"]
     assert len(lines) == 9
-    assert lines[-1].startswith("   by 4 more, ")
+    assert lines[-1].startswith("4 more, ")
 
 
 def test_who_copies_at_the_speed_of_the_link_is_not_told_to_pin_his_memory():

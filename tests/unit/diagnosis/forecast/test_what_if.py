@@ -12,6 +12,7 @@ from gputop.diagnosis.forecast.whatif import Around, Reading, options
 from gputop.findings.outlook import sentence, told
 from gputop.findings.text import explain_lines
 from gputop.findings.verdict import Culprit, WhatIf
+from gputop.system.colour import painted
 from tests.unit.diagnosis.causes import cpu_contention, starved
 from tests.unit.diagnosis.scene import DISK, ON_CPU, Proc, Scene, training
 
@@ -76,8 +77,8 @@ def test_explain_says_it_in_json_and_in_a_line():
     assert found.what_if
     factors = [one.factor for one in found.what_if if one.factor is not None]
     assert factors == sorted(factors, reverse=True)
-    text = " ".join(" ".join(explain_lines(found)).split())
-    assert "What if: " in text
+    text = " ".join(" ".join(painted(line, on=False) for line in explain_lines(found)).split())
+    assert f" if {found.what_if[0].change}" in text
     assert "a faster GPU: nothing" in text
 
 

@@ -11,6 +11,7 @@ from gputop.findings.explanation import booked
 from gputop.findings.path import _VERBS, amount, confidence, factor, sentence, tree, without
 from gputop.findings.text import explain_lines, ledger_lines
 from gputop.findings.verdict import PATH_STATES, Incident, Ledger, PathStep, Verdict, speedup_max, total
+from gputop.system.colour import painted
 from tests.unit.diagnosis.causes import cpu_contention, hidden_contention, probed_contention, starved, straggling_gpu, throttled
 from tests.unit.diagnosis.causes_behind import lock_between_trainers, lock_of_a_file, programs_on_the_disk, stopped_programs
 from tests.unit.diagnosis.causes_fed import throttled_actors
@@ -244,14 +245,14 @@ def test_explain_tells_the_walk_and_what_would_come_back():
     assert incident.path == found.verdict.path
     assert found.verdict.regain_gpu_s == found.ledger.regain[0].regain_gpu_s == pytest.approx(incident.regain_gpu_s)
     assert found.verdict.speedup_max == incident.speedup_max > found.ledger.regain[0].speedup_max == found.ledger.speedup_max
-    text = "\n".join(explain_lines(found))
-    assert "\n  train.py (100) waits 80 % of the time for worker 0 (101)\n  └ worker 0 (101) is runnable 70 % of that" in text
+    text = "\n".join(painted(line, on=False) for line in explain_lines(found))
+    assert "  way   train.py (100) waits 80 % of the time for worker 0 (101)\n        └ worker 0 (101) is runnable 70 % of that" in text
     assert "without hog (900): up to " in text
 
 
 def test_the_ledger_tells_causes_by_what_would_come_back_and_all_together():
     ledger = Ledger(10.0, 8.0, {"disk-io": 2.0, "cpu-contention": 4.0, "unexplained": 2.0})
-    lines = list(ledger_lines(booked(ledger)))
+    lines = [painted(line, on=False) for line in ledger_lines(booked(ledger))]
     assert [line.split()[0] for line in lines[1:4]] == ["cpu-contention", "disk-io", "unexplained"]
     assert [line.partition("without it ")[2] for line in lines[1:4]] == ["up to 1.67×", "up to 1.25×", ""]
     assert "without any of these up to 2.5×" in lines[4]
