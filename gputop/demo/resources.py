@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from gputop.sources.simulated import GROUP
 from gputop.system.errors import UserError
 
 FILE_BYTES = 64 << 20
 _RECORD_BYTES = 32 << 10
 _CGROUPS = Path("/sys/fs/cgroup")
 _DEVICES = Path("/sys/dev/block")
-_PREFIX = "gputop-demo-"
 _PERIOD_US = 100_000  # the kernel's default period of a quota
 _READ_V1 = "blkio.throttle.read_bps_device"
 
@@ -98,7 +98,7 @@ def device_of(fd: int) -> str:
 def group_below(above: Path) -> Iterator[Path]:
     """An empty group, removed afterwards. Groups that killed demos left behind are removed too."""
     _sweep(above)
-    path = above / f"{_PREFIX}{os.getpid()}"
+    path = above / f"{GROUP}{os.getpid()}"
     path.mkdir()
     try:
         yield path
@@ -129,8 +129,8 @@ def _hands_on(path: Path, controller: str) -> bool:
 
 
 def _sweep(above: Path) -> None:
-    for left in above.glob(f"{_PREFIX}*"):
-        if not Path(f"/proc/{left.name.removeprefix(_PREFIX)}").exists():
+    for left in above.glob(f"{GROUP}*"):
+        if not Path(f"/proc/{left.name.removeprefix(GROUP)}").exists():
             with suppress(OSError):
                 left.rmdir()
 

@@ -317,8 +317,8 @@ def from_elsewhere(found: Explanation) -> Explanation:
     return replace(
         found,
         verdict=replace(
-            verdict, headline=said(verdict.headline, in_general(verdict.cause)), detail=said(verdict.detail), path=_steps(verdict.path),
-            help_url=page_of(verdict.cause),
+            verdict, headline=said(verdict.headline, in_general(verdict.cause)), detail=said(verdict.detail),
+            path=steps_from(verdict.path), help_url=page_of(verdict.cause),
         ),
         incidents=[_episode_from(one) for one in found.incidents],
         what_if=[replace(one, change=said(one.change), assumes=said(one.assumes)) for one in found.what_if if is_own(one.change)],
@@ -333,15 +333,25 @@ def from_elsewhere(found: Explanation) -> Explanation:
 
 def _episode_from(one: Episode) -> Episode:
     return replace(
-        one, headline=said(one.headline, in_general(one.cause)), detail=said(one.detail), path=_steps(one.path),
+        one, headline=said(one.headline, in_general(one.cause)), detail=said(one.detail), path=steps_from(one.path),
         victims=[replace(victim, role=name(victim.role), name=name(victim.name)) for victim in one.victims],
         culprits=[replace(culprit, name=name(culprit.name)) for culprit in one.culprits],
-        evidence=[replace(each, unit=name(each.unit), text=said(each.text, each.metric.replace("_", " "))) for each in one.evidence],
-        fixes=[Fix(said(fix.text), commanded(fix.command), fix.look) for fix in one.fixes if is_own(fix.text)], help_url=page_of(one.cause),
+        evidence=evidence_from(one.evidence), fixes=fixes_from(one.fixes), help_url=page_of(one.cause),
     )  # fmt: skip
 
 
-def _steps(path: list[PathStep]) -> list[PathStep]:
+def evidence_from(found: Iterable[Evidence]) -> list[Evidence]:
+    """Evidence of a file or another machine, with only gputop's own texts."""
+    return [replace(one, unit=name(one.unit), text=said(one.text, one.metric.replace("_", " "))) for one in found]
+
+
+def fixes_from(found: Iterable[Fix]) -> list[Fix]:
+    """Fixes of a file or another machine, without foreign ones and foreign commands."""
+    return [Fix(said(fix.text), commanded(fix.command), fix.look) for fix in found if is_own(fix.text)]
+
+
+def steps_from(path: Iterable[PathStep]) -> list[PathStep]:
+    """A path of a file or another machine, with harmless names."""
     return [replace(step, name=name(step.name), on=said(step.on, name(step.on))) for step in path]
 
 

@@ -43,6 +43,14 @@ class Second(NamedTuple):
 
     util: float | None  # mean utilization of its GPUs, 0..1
     lost: float | None
+    cpu: float | None = None  # busy share of its CPUs
+    runnable: float | None = None  # share of the time that its trainers and workers waited for a CPU
+    psi_io: float | None = None  # share of the time that something waited for a disk
+
+    @property
+    def worked(self) -> float | None:
+        """Share of time that its GPUs worked for training: lost time, also a GPU spinning for another rank, is left out."""
+        return 1.0 - self.lost if self.lost is not None else self.util
 
 
 class NodeRow(Struct, frozen=True):
@@ -108,7 +116,7 @@ class Overview:
             self.books.note(self.jobs)
         self.seconds += seconds
         for row in self.rows:
-            second = Second(_mean_util(row.sight), row.lost)
+            second = Second(_mean_util(row.sight), row.lost, *_host_figures(row.sight))
             self.past.setdefault(row.host, deque(maxlen=PAST_S)).extend([second] * min(seconds, PAST_S))
 
     def used(self, use: Callable[[Overview], _Made]) -> _Made:
@@ -193,6 +201,11 @@ class Overview:
 
 def _verdicts(jobs: Sequence[Job]) -> set[tuple[object, ...]]:
     return {(job.key, job.symptom, job.cause, *((one.host, one.rank.pid) for one in job.late)) for job in jobs}
+
+
+def _host_figures(sight: Sight) -> tuple[float | None, float | None, float | None]:
+    node = sight.summary.node if sight.summary is not None and sight.is_seen else None
+    return (None, None, None) if node is None else (node.cpu, node.runnable, node.psi_io)
 
 
 def _mean_util(sight: Sight) -> float | None:

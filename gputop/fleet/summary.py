@@ -22,10 +22,10 @@ from gputop.diagnosis.facts import intensity
 from gputop.diagnosis.facts.facts import Facts
 from gputop.diagnosis.symptoms import Standing
 from gputop.findings import sentence
-from gputop.findings.explanation import Episode, episode, in_general
+from gputop.findings.explanation import Episode, episode, evidence_from, fixes_from, in_general, steps_from
 from gputop.findings.ranks import RankPace
 from gputop.findings.trouble import stops_job
-from gputop.findings.verdict import Culprit, Incident, Ledger, Verdict, Word
+from gputop.findings.verdict import Culprit, Evidence, Fix, Incident, Ledger, PathStep, Verdict, Word, best_fix
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import Header, ProcInfo
 from gputop.model.identity import SHORT_ID, job_key, known_of
@@ -58,7 +58,8 @@ MOST_BYTES = 256 << 10  # of a summary's msgpack; eight ranks in trouble take 5 
 LEVEL = 1  # of zstd; 3 takes twice the CPU for 3 % fewer bytes
 MOST_RANKS, MOST_GPUS, MOST_CAUSES, MOST_NAMES = 256, 1024, 64, 64  # in a summary; see MOST_TRAINERS of `gputop.model.roles`
 NEWEST = 8  # incidents that are sent
-NAMED = 3  # culprits of a rank, and of an incident
+NAMED = 3  # culprits of a rank, and of an incident; numbers behind the verdict
+MOST_STEPS = 16  # of the path to the cause
 TEXT, NAME = 300, 80  # characters of a source's reason, and of a name
 LEAST_SHARE = 0.005  # of the window, to be sent
 
@@ -142,6 +143,9 @@ class Summary(Struct, frozen=True, omit_defaults=True, gc=False):
     unix_ns: Ns = 0  # its wall clock then
     simulated: bool = False
     verdict: Verdict = Verdict()  # the node's own, of its worst trainer: `Verdict.brief`
+    fix: Fix | None = None  # to offer for that; None: there is none
+    path: Annotated[list[PathStep], Meta(max_length=MOST_STEPS)] = []  # to its cause; empty where nothing is wrong
+    evidence: Annotated[list[Evidence], Meta(max_length=MOST_STEPS)] = []  # of it: the first `NAMED`
     node: Node = Node()
     gpus: Annotated[list[GpuRow], Meta(max_length=MOST_GPUS)] = []
     ranks: Annotated[list[Rank], Meta(max_length=MOST_RANKS)] = []
@@ -174,7 +178,8 @@ def read_summary(payload: bytes) -> Summary:
         data = zstandard.ZstdDecompressor(max_window_size=MOST_BYTES << 2).decompress(payload)
         found = sentence.unpack(data, Summary)
         cleaned: Summary = _cleaned(replace(found, verdict=found.verdict.brief(), incidents=[one.brief() for one in found.incidents]))
-        return cleaned
+        fixes = [] if found.fix is None else fixes_from([found.fix])
+        return replace(cleaned, fix=next(iter(fixes), None), path=steps_from(found.path), evidence=evidence_from(found.evidence))
     except (*BROKEN, zstandard.ZstdError) as error:
         raise ValueError(f"a summary cannot be read: {clean(str(error), NAME)}") from None
 
@@ -209,11 +214,12 @@ _MADE_OF = {*_KINDS, str, sentence.Sentence, list, dict}
 
 def summarize(board: Board, engine: Engine, rules: int = 0) -> Summary:
     """Summary of the board as it stands, and of what ``engine`` found at its last feed."""
-    header, cost = board.header, board.cost
+    header, cost, verdict = board.header, board.cost, engine.verdict
     ranks = [_rank(one, engine, header.host) for one in list(engine.standing.values())[:MOST_RANKS]]
     return fitted(Summary(
         gputop=__version__, rules=rules, host=header.host, boot_id=header.boot_id, t_ns=board.t_ns,
-        unix_ns=header.unix_ns_of(board.t_ns), simulated=header.simulated, verdict=engine.verdict.brief(),
+        unix_ns=header.unix_ns_of(board.t_ns), simulated=header.simulated, verdict=verdict.brief(),
+        fix=best_fix(verdict.fixes), path=[*verdict.path][:MOST_STEPS], evidence=[*verdict.evidence][:NAMED],
         node=_node(engine.facts, ranks, board), gpus=[_gpu(board.gpus[index]) for index in sorted(board.gpus)[:MOST_GPUS]],
         ranks=ranks, ledger=engine.ledger.rounded(), incidents=_incidents(engine.incidents, header),
         sources={one.name: one.reason[:TEXT] for one in board.sources.values() if one.state not in ("ok", "off")},

@@ -43,6 +43,7 @@ ACT, ACT_SINCE, ACT_UNTIL, ACT_HOLD = range(3, HEAD - 1)
 """Words: the act; when it began and will end; until when the screen wants it to last."""
 STEADY, CALM, TROUBLE, OVER, END = range(5)  # acts: nothing changes; the first calm, the trouble, calm again; the demo has ended
 MOST_DEVICES = 8
+GROUP = "gputop-demo-"  # name of the demo's control group, before the pid of its stage, which starts the trainers
 SIZE = 8 * (HEAD + MOST_DEVICES * DEVICE_WORDS)
 VARIABLE = "GPUTOP_SIMULATED"  # environment variable: path of the memory
 WINDOW_NS = 166_666_667  # ns over which utilization is a mean, as in NVIDIA's driver

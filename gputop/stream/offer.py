@@ -10,10 +10,12 @@ from msgspec import Struct
 from gputop.findings.verdict import LOOKING, SEVERITIES, Fix, Incident, Verdict, best_fix
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS
+from gputop.sources.simulated import GROUP
 from gputop.system.text import clean
 
 HOLD_NS = 10 * SECOND_NS  # ns that an offered fix stays, unless it is plainly wrong: time to read it and to reach for the key (a choice)
 _NUMBER = re.compile(r"\d+")
+_OF_A_GROUP = re.compile(r"/sys/fs/cgroup/|\bset-property\b")  # in a command that changes a control group
 
 
 class Offer(Struct, frozen=True):
@@ -46,17 +48,21 @@ class Offering:
         if held is not None and not is_foreign and not _is_wrong(held, verdict, board, incidents):
             is_listed = _names_the_same(held.verdict, verdict) and any(one.command == held.fix.command for one in verdict.fixes)
             is_better = found is not None and (found.look, not found.command) < (held.fix.look, not held.fix.command)
-            if t_ns - held.since_ns < HOLD_NS or (is_listed and not is_better):
+            if t_ns - held.since_ns < HOLD_NS or (is_listed and not is_better) or (self._is_staged and not own):
                 return held
         self.now = None if found is None else Offer(found, verdict, t_ns, _named(found, verdict, board))
         return self.now
 
 
 def _of_the_stage(fixes: Sequence[Fix], verdict: Verdict, board: Board) -> list[Fix]:
-    """The fixes with a command that names no process but the demo's own, which are started by what started the trainer."""
+    """The fixes with a command that names only the demo's own control group, and processes that the trainer's parent has started, too."""
     trainer = board.infos.get(verdict.trainer_pid or 0)
     stage = 0 if trainer is None else trainer.ppid
-    return [fix for fix in fixes if fix.command and all(_is_below(stage, pid, board) for pid, _ in _named(fix, verdict, board))]
+    return [
+        fix for fix in fixes
+        if fix.command and all(_is_below(stage, pid, board) for pid, _ in _named(fix, verdict, board))
+        and (not _OF_A_GROUP.search(fix.command) or f"{GROUP}{stage}" in fix.command)
+    ]  # fmt: skip
 
 
 def _is_below(above: int, pid: int, board: Board) -> bool:

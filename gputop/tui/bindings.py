@@ -127,11 +127,15 @@ FLEET = [
     _also("clear", "clear selection and filter"),
     Binding("enter", "open", "open the node: its whole screen, live; Esc comes back", id="open", group=_DO),
     _also("stacks", "stacks of all ranks of the job, of one moment", _DO),
+    _also("copy", "copy the chosen node's fix", _DO),
     _also("explain", "why: the job's losses, its late rank, and notes on its nodes", _DO),
     _also("save", "save the last ten minutes of every node", _DO),
     _also("help", "this help", _DO),
 ]
-_PLAYED = ("pause", "slower", "faster", "jump-back", "jump", "jump-back-far", "jump-far", "start", "last", "loop")
+_PLAYED = (
+    "pause", "back", "forward", "back-far", "forward-far", "slower", "faster", "jump-back", "jump", "jump-back-far", "jump-far", "start",
+    "last", "loop",
+)  # fmt: skip
 FLEET_REPLAY = [
     *_but(FLEET, {"open": "open the node: its replay from this moment; Esc comes back, to the moment it shows then"}),
     *_but([one for one in REPLAY if one.id in _PLAYED], {"pause": "play or pause, all nodes"}),

@@ -13,186 +13,42 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.screen import Screen
+from textual.timer import Timer
 
-from gputop.fleet.asking import NodeAnswer, read_stacks
-from gputop.fleet.jobs import Job, JobRank, Sight
+from gputop.findings.trouble import is_fault
 from gputop.fleet.link import UP
 from gputop.fleet.links import Links
 from gputop.fleet.overview import SORTS, Overview, sight_of
-from gputop.fleet.questions import Hangs, Nodes, Questions, ask_nccl
+from gputop.fleet.questions import Hangs, Nodes, Questions
 from gputop.fleet.targets import RecordingsFolder
-from gputop.model.frame import Frame, Header, Stack
-from gputop.model.roles import Role
-from gputop.stacks import nccl
-from gputop.stacks.group import group
-from gputop.stacks.lines import TextLine, text_lines
-from gputop.stacks.nccl import NcclReport
-from gputop.stream.reach.hosts import fold as fold_hosts
+from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.stream.session import Session
+from gputop.stream.survey import IncidentSpan
 from gputop.system.errors import UserError
-from gputop.system.output import create, unused
-from gputop.system.text import clean, counted, file_size, fit
-from gputop.tui import bindings
+from gputop.system.output import unused
+from gputop.system.text import clean, counted, fit
+from gputop.tui import bindings, clipboard
 from gputop.tui.app import GputopApp
 from gputop.tui.bindings import HelpScreen
-from gputop.tui.box import Box
 from gputop.tui.canvas import Canvas, Note, OwnCost
 from gputop.tui.dashboard import DashboardScreen, LineScreen
-from gputop.tui.draw import TOO_SMALL, Line, Span, ascii_line, is_too_small, time_of_day
+from gputop.tui.draw import TOO_SMALL, Span, ascii_line, is_too_small, time_of_day
 from gputop.tui.draw import fleet_page as draw
 from gputop.tui.draw.columns import stepped
-from gputop.tui.draw.edges import action_at
+from gputop.tui.draw.edges import COPY_KEY, ENDS, Bar, action_at
 from gputop.tui.draw.search import why_unused
 from gputop.tui.draw.view import View
 from gputop.tui.feed import Context, ScreenSettings, live_context
+from gputop.tui.fleet_boxes import FleetStacks, FleetWhy, Saving
 from gputop.tui.fleet_node import NODE_REST_S, NodeScreen, NodeStream
 from gputop.tui.panels import mode_of
-from gputop.tui.stacks_box import MEANINGS
 from gputop.tui.widgets import Drawn
 
 EVERY_S = 0.5  # s between two looks at the nodes, which speak once a second; each second one is drawn whatever it brings
 ANSWERS_S = 0.25  # s between two looks for answers
-STACKS_IN_S = 0.7  # s from the question until all nodes take the stacks: the question must have reached them
 TOGETHER_S = 3.0  # s by which an opened recording and the other nodes may be apart and still show the same moment
 BEHIND_S = 2.0  # s that the slowest node may be behind the clock at its speed before that is shown: they speak once a second
-STACKS_S = 15.0  # s after which nodes without an answer are named
-
-
-class Saving:
-    """`R`: a file for each node, in a new folder."""
-
-    def __init__(self, folder: str, hosts: Sequence[str], say: Callable[[str], None]) -> None:
-        self.folder = folder
-        self._left = set(hosts)
-        self._say = say
-        self._files: dict[str, int] = {}
-        self._bytes = 0
-        self._problems: dict[str, str] = {}
-        self._saved = 0
-
-    def take(self, host: str, answer: NodeAnswer) -> None:
-        """Write a piece of a node's recording."""
-        try:
-            if answer.error:
-                raise UserError(answer.error)
-            if host not in self._files:
-                self._files[host] = create(os.path.join(self.folder, f"{file_name(host)}.gputop"))
-            os.write(self._files[host], answer.data)
-            self._bytes += len(answer.data)
-            if answer.more:
-                return
-            self._saved += 1
-        except (OSError, UserError) as error:
-            self._problems[host] = getattr(error, "strerror", None) or str(error)
-        if (fd := self._files.pop(host, None)) is not None:
-            os.close(fd)
-        self._left.discard(host)
-        self._say(self.words)
-
-    @property
-    def words(self) -> str:
-        """Result of the saving so far, in words."""
-        waits = f"; {len(self._left)} still write" if self._left else ""
-        failed = f"; {clean(next(iter(self._problems)), 40)}: {next(iter(self._problems.values()))}" if self._problems else ""
-        return f"saved {counted(self._saved, 'node')} ({file_size(self._bytes)}) in {self.folder}{waits}{failed}"
-
-
-def file_name(host: str) -> str:
-    """A host's name as one of a file: ``ana@node7`` and ``[fe80::1]:22`` may be one, ``../x`` may not."""
-    return "".join(char if char.isalnum() or char in "._-@" else "_" for char in host).lstrip(".") or "node"
-
-
-class FleetStacks(Box):
-    """`s`: the stacks of all ranks of a job, taken in the same second, equal ones together."""
-
-    TITLE = "stacks"
-    REFRESH_S = 0.5
-    TAKES_ALL = True
-    BINDINGS = [Binding("s", "dismiss", "close", show=False)]
-
-    def __init__(self, context: Context, job: Job, sights: Sequence[Sight], questions: Questions) -> None:
-        super().__init__(context)
-        self._job = job
-        self._skews = {sight.host: sight.skew_s for sight in sights}
-        self._questions = questions
-        self._members = {(member.host, member.rank.pid): number for number, member in enumerate(job.members, 1)}
-        self._stacks: list[Stack] = []
-        self._left = set(job.hosts)
-        self._problems: dict[str, str] = {}
-        self._asked_s = time.monotonic()
-        self._at = 0.0
-        self._shown: list[TextLine] = []
-        self._said: list[TextLine] = []  # by NCCL
-
-    def on_mount(self) -> None:
-        """Ask all nodes for the same moment, each by its own clock; and one node for NCCL's report on all ranks."""
-        if self._job.size > 1:
-            ask_nccl(self._questions, self._job, self._take_report)
-        self._at = time.time() + STACKS_IN_S
-        for host in self._job.hosts:
-            pids = [member.rank.pid for member in self._job.members if member.host == host]
-            at_unix_s = self._at - self._skews.get(host, 0.0)
-            self._questions.ask(host, "stacks", self._take, pids=pids, at_unix_s=at_unix_s)
-
-    def _take(self, host: str, answer: NodeAnswer) -> None:
-        self._left.discard(host)
-        try:
-            if answer.error:
-                raise ValueError(answer.error)
-            self._stacks += [
-                _renamed(stack, number)
-                for stack in read_stacks(answer.data)
-                if (number := self._members.get((host, stack.pid))) is not None
-            ]
-        except ValueError as error:
-            self._problems[host] = clean(str(error), 120)
-        self._shown = text_lines(group(self._stacks, roles_of(self._job.members)))
-
-    def _take_report(self, report: NcclReport) -> None:
-        self._said = nccl.told(report)
-
-    def lines(self) -> Sequence[Line]:
-        out: list[Line] = [[(f"{clean(host)}: {why}", "crit")] for host, why in self._problems.items()]
-        if self._left and time.monotonic() - self._asked_s > STACKS_S:
-            out.append([(f"no stacks from {fold_hosts(sorted(self._left))}", "crit")])
-        return [*out, *([(line.text, MEANINGS[line.kind])] for line in [*self._said, *self._shown])]
-
-    @property
-    def first_line(self) -> str:
-        waits = f", {len(self._left)} nodes have still to answer" if self._left else ""
-        return f"stacks of {len(self._job.members)} ranks of {self._job.name} at {time_of_day(self._at)}{waits}   (↑↓ scroll, Esc closes)"
-
-
-def _renamed(stack: Stack, number: int) -> Stack:
-    """The stack under a pid of its own: processes on two nodes may have the same."""
-    return replace(stack, pid=number, tid=number if stack.tid == stack.pid else (number << 32) + stack.tid)
-
-
-def roles_of(members: Sequence[JobRank]) -> dict[int, Role]:
-    """Number from 1 on -> role of a rank, over all nodes."""
-    return {
-        number: Role("trainer", number, member.rank.rank, label=f"rank {member.number} ({member.host})")
-        for number, member in enumerate(members, 1)
-    }
-
-
-class FleetWhy(Box):
-    """`e`: all facts about the chosen job."""
-
-    TITLE = "why   (↑↓ scroll, Esc closes)"
-    BINDINGS = [Binding("e", "dismiss", "close", show=False)]
-
-    def __init__(self, context: Context, screen: FleetScreen) -> None:
-        super().__init__(context)
-        self._fleet = screen
-
-    def lines(self) -> Sequence[Line]:
-        choice = self._fleet.choice
-        lines = self._fleet.fleet.used(lambda fleet: draw.why_lines(fleet, draw.chosen_job(fleet, choice)))
-        return lines or [[("no training on these nodes", "")]]
-
-
-# the fleet
+SCRUB_S = 0.4  # s after the last key or click that nodes are started from another moment (a choice: keys are repeated 30 times a second)
 
 
 class FleetScreen(LineScreen):
@@ -338,6 +194,13 @@ class FleetScreen(LineScreen):
     def action_explain(self) -> None:
         self.app.push_screen(FleetWhy(self.context, self))
 
+    def action_copy_fix(self) -> None:
+        """Copy the command for the chosen node."""
+        row = draw.chosen_row(self.fleet, self.choice)
+        fix = None if row is None or row.sight.summary is None else row.sight.summary.fix
+        told = clipboard.copy_nth(self.app, [clean(fix.command)] if fix is not None and fix.command else [], 1)
+        self.show_note(f"for {clean(row.host, 40)}: {told}" if row is not None else told)
+
     def action_stacks(self) -> None:
         """Stacks of all ranks of the chosen job."""
         job = draw.chosen_job(self.fleet, self.choice)
@@ -417,7 +280,7 @@ class FleetScreen(LineScreen):
                 self.action_open()
         elif event.y in self.page.jobs:
             self.choice.job = self.page.jobs[event.y]
-        elif action := action_at(line, event.x, self.NAMED) or action_at(line, event.x, draw.VERDICT_KEYS):
+        elif action := action_at(line, event.x, self.NAMED) or action_at(line, event.x, (*draw.VERDICT_KEYS, COPY_KEY)):
             await self.run_action(action)
         self.draw()
 
@@ -433,6 +296,10 @@ class PastScreen(FleetScreen):
         super().__init__(nodes, context, fleet)
         self._past = past
         self._taken_s = int(past.now_s)  # until when the seconds are remembered
+        self._seen: dict[tuple[str, int, float], IncidentSpan] = {}  # incidents of all nodes that were played so far
+        self._until_s = past.now_s  # up to where they were played
+        self._wanted_s: float | None = None  # where the keys want to go; None: nowhere
+        self._going: Timer | None = None
 
     def look(self) -> None:
         """Look as live; at the end stop playing, or start over."""
@@ -443,6 +310,57 @@ class PastScreen(FleetScreen):
             self._past.playback.playing = False
             self._turn()
         super().look()
+
+    def draw(self, moved: int = 0) -> None:
+        self._note_incidents()
+        self.choice.moment = self._bar()
+        super().draw(moved)
+
+    def _note_incidents(self) -> None:
+        self._until_s = max(self._until_s, self._past.now_s)
+        for sight in self.fleet.sights:
+            for one in sight.summary.incidents if sight.summary is not None and sight.is_seen else ():
+                if is_fault(one):
+                    end_ns = None if one.end_unix_s is None else int(one.end_unix_s * SECOND_NS)
+                    span = IncidentSpan(one.id, int(one.start_unix_s * SECOND_NS), end_ns, one.severity, one.cause)
+                    self._seen[sight.host, one.id, one.start_unix_s] = span
+
+    def _bar(self) -> Bar:
+        """The bar of time, by the recorded clocks; where the keys want to go is shown before the nodes are there."""
+        begin_s, end_s = self._past.span_s
+        now_ns, wanted_s = int(self._past.now_s * SECOND_NS), self._wanted_s
+        at_ns = now_ns if wanted_s is None else int(wanted_s * SECOND_NS)
+        return Bar(
+            start_ns=int(begin_s * SECOND_NS), end_ns=int(end_s * SECOND_NS), unix_s=(begin_s, end_s), at_ns=at_ns, position_ns=now_ns,
+            until_ns=int(self._until_s * SECOND_NS), episodes=tuple(self._seen.values()),
+        )  # fmt: skip
+
+    def action_scrub(self, columns: int) -> None:
+        """Move through time, columns of the bar at once; the nodes follow once the keys rest, for each jump starts them again."""
+        begin_s, end_s = self._past.span_s
+        at_s = self._past.now_s if self._wanted_s is None else self._wanted_s
+        self._want(at_s + columns * (end_s - begin_s) / max(1, self.choice.width - 2 * ENDS))
+
+    def _want(self, unix_s: float) -> None:
+        begin_s, end_s = self._past.span_s
+        self._wanted_s = min(max(unix_s, begin_s), end_s)
+        if self._going is not None:
+            self._going.stop()
+        self._going = self.set_timer(SCRUB_S, self._arrive)
+        self.show_note(f"to {time_of_day(self._wanted_s)}")
+
+    def _arrive(self) -> None:
+        wanted_s, self._wanted_s = self._wanted_s, None
+        if wanted_s is not None:
+            self._go_to(wanted_s)
+
+    async def on_click(self, event: events.Click) -> None:
+        """Go to the moment under the mouse on the bar; else as live."""
+        moment = self.choice.moment
+        if moment is not None and event.y == self.page.bar_at:
+            event.prevent_default()
+            if (at_ns := moment.time_at(event.x, self.choice.width)) is not None:
+                self._want(at_ns / SECOND_NS)
 
     def passed_s(self) -> int:
         """Seconds of the recorded clocks: more than one where they are played faster, none while they stand."""

@@ -141,6 +141,23 @@ def test_sentences_of_a_node_reach_the_viewer() -> None:
     assert any(rank.why for rank in found.ranks)
 
 
+def test_the_fix_the_way_and_the_numbers_of_a_node_reach_the_viewer_and_are_ours() -> None:
+    node = told()[-1]
+    found = read_summary(payload_of(pack_summary(node)))
+    assert node.fix is not None
+    assert (found.fix, found.path, found.evidence) == (node.fix, node.path, node.evidence)
+    assert found.path
+    assert found.evidence
+    step = {"pid": 7, "name": "x\x1b[2Jy", "share": 0.5, "state": "waits", "on": COMMAND, "measured": True}
+    number = {"metric": "runq_pct", "value": 1.0, "unit": "%", "text": COMMAND}
+    for text, command in ((COMMAND, COMMAND), (forged(COMMAND), forged(COMMAND)), ("", COMMAND)):
+        fix = {"text": text, "command": command}
+        evil = read_summary(encoded(fix=fix, path=[step], evidence=[number]))
+        assert evil.fix is None or not evil.fix.command
+        texts = [evil.path[0].name, evil.path[0].on, evil.evidence[0].text]
+        assert not any("\x1b" in text or ("curl" in text and "|" in text) for text in texts)
+
+
 REFUSED = {
     "a cause in many words": encoded(ranks=[{"pid": 1, "cause": COMMAND}]),
     "a word for a share": encoded(ranks=[{"pid": 1, "shares": {COMMAND: 0.5}}]),

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from gputop.findings.verdict import Ledger
+from gputop.findings.verdict import Evidence, Fix, Ledger, PathStep
 from gputop.fleet.asking import NodeAnswer
 from gputop.fleet.jobs import Sight
 from gputop.fleet.link import DOWN, UP, NodeState
@@ -25,16 +25,18 @@ from gputop.stream.playback import PlayedClock
 from gputop.stream.reach import Target
 from gputop.stream.survey import IncidentSpan, Survey
 from gputop.system.errors import UserError
-from gputop.tui import fleet_replay
+from gputop.system.text import cell_width
+from gputop.tui import clipboard, fleet_replay
 from gputop.tui import fleet_screen as screens
 from gputop.tui.bindings import HelpScreen
 from gputop.tui.draw import fleet_page as draw
 from gputop.tui.draw import safe_line, time_of_day
 from gputop.tui.draw.view import View
 from gputop.tui.feed import ScreenSettings
+from gputop.tui.fleet_boxes import FleetStacks, file_name
 from gputop.tui.fleet_node import NodeScreen, NodeStacks
 from gputop.tui.fleet_replay import RecordedNodeScreen
-from gputop.tui.fleet_screen import FleetApp, FleetScreen, FleetStacks, PastScreen, file_name
+from gputop.tui.fleet_screen import FleetApp, FleetScreen, PastScreen
 from tests.fleet.nodes import fleet, late_rank, rank, sight
 from tests.tui import scene
 from tests.wait import PATIENCE_S
@@ -610,6 +612,84 @@ def test_what_hostile_nodes_say_stays_in_its_row() -> None:
     lines = draw.page(overview([sight("node01", evil)]), draw.Choice(width=80, height=24), clock="c", own="", note="").lines
     drawn = ["".join(text for text, _ in safe_line(line)) for line in lines]
     assert not any(char in line for line in drawn for char in "\x1b\n\x07\x9b")
+
+
+FIX = Fix("Let fluent-bit (903) run only when no other process wants the CPU", "chrt --idle --all-tasks --pid 0 903")
+WAY = [PathStep(1017, "train.py rank 17", 0.6, "waits", "worker 2 (833)", True), PathStep(833, "worker 2", 0.7, "runnable", "", True)]
+
+
+def with_a_fix(sights: list[Sight], host: str = "node03") -> list[Sight]:
+    """The node says what to do, and why."""
+    evidence = [Evidence("runq_pct", 72.25, "%", "4 of 4 workers wanted a CPU and had none")]
+    return [
+        replace(one, summary=replace(one.summary, fix=FIX, path=WAY, evidence=evidence)) if one.host == host and one.summary else one
+        for one in sights
+    ]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_the_chosen_node_has_its_fix_on_top_and_its_verdict_lanes_way_and_numbers_below(size: tuple[int, int]) -> None:
+    known = overview(with_a_fix(straggling()))
+    for seconds in (1, 30, 200):
+        known.take(with_a_fix(straggling()), seconds)
+        lines = draw.page(known, draw.Choice(width=size[0], height=size[1]), clock="14:03:07", own="", note="").lines
+        texts = ["".join(text for text, _ in line) for line in lines]
+        assert len(lines) == size[1]
+        assert max(cell_width(text.rstrip()) for text in texts) <= size[0]
+        assert any(text.startswith(" ► node03: chrt --idle") for text in texts) == (size[0] > 40 and size[1] >= 24)
+        if size[1] >= 24 and size[0] >= 80:
+            work = next(text for text in texts if text.startswith("  GPU work"))
+            assert work[draw.chosen.LABEL :].strip(), "the lane is filled"
+            assert not work[draw.chosen.LABEL :].startswith("   "), "from its begin"
+        if size[1] >= 48:
+            assert any("72.25 %" in text for text in texts)
+            assert any("way   train.py rank 17 (1017) waits 60 %" in text for text in texts)
+
+
+async def test_another_node_can_be_chosen_and_c_copies_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    got: list[str] = []
+    monkeypatch.setattr(clipboard, "copy", lambda _app, text: got.append(text) or "copied")
+    app = made(with_a_fix(straggling()))
+    async with app.run_test(size=(120, 35)) as pilot:
+        await pilot.pause()
+        assert "\n─ node03 ─" in page_of(app)
+        await pilot.press("c")
+        assert got == [FIX.command]
+        assert "for node03" in page_of(app)
+        await pilot.press("down", "down", "down")
+        chosen = app.screen_stack[0].choice.selected  # type: ignore[attr-defined]
+        assert chosen not in ("", "node03")
+        assert f"\n─ {chosen} ─" in page_of(app)
+        assert "► " not in page_of(app)
+        await pilot.press("c")
+        assert got == [FIX.command]
+        assert "no command to copy" in page_of(app)
+
+
+async def test_a_folder_has_a_bar_of_time_on_which_keys_and_mouse_go(past: RecordingsFolder) -> None:
+    """The nodes are started again once the keys rest, and not for each of them."""
+    begin_s, end_s = past.span_s
+    app = over(past)
+    async with app.run_test(size=(100, 30)) as pilot:
+        screen = app.screen_stack[0]
+        assert isinstance(screen, PastScreen)
+        await told(pilot, lambda: screen.page.bar_at == 28)
+        bar = screen.choice.moment
+        assert bar is not None
+        assert (bar.start_ns, bar.end_ns) == (int(begin_s * 1e9), int(end_s * 1e9))
+        went: list[float] = []
+        screen._go_to = went.append  # type: ignore[method-assign]
+        past.playback.playing = False
+        past.turn()
+        at_s = past.now_s
+        await pilot.press("right", "right", "right", "shift+right", "left")
+        assert screen.choice.moment is not None
+        assert screen.choice.moment.at_ns > screen.choice.moment.position_ns, "where it will go is shown at once"
+        await told(pilot, lambda: went)
+        assert went == [pytest.approx(min(end_s, at_s + 12 * (end_s - begin_s) / 80), abs=0.2)]
+        await pilot.click(offset=(50, 28))
+        await told(pilot, lambda: len(went) == 2)
+        assert went[1] == pytest.approx((begin_s + end_s) / 2, abs=(end_s - begin_s) / 50)
 
 
 @pytest.mark.parametrize(("host", "name"), [("ana@node7", "ana@node7"), ("../../x", "_.._x"), ("[::1]:22", "___1__22"), ("..", "node")])

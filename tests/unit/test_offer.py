@@ -122,3 +122,20 @@ def test_a_demo_offers_what_it_may_touch_and_that_at_once() -> None:
         assert offered.fix == foreign
     after = [one.take(T_NS + SECOND_NS, told, shown, OPEN) for one in (offering, real)]
     assert [one.fix if one else None for one in after] == [own, foreign]
+
+
+@pytest.mark.parametrize(("command", "is_own"), [
+    ("echo 2 > /sys/fs/cgroup/cpu/other/cpu.shares", False),
+    ("systemctl set-property --runtime other.service CPUWeight=1", False),
+    ("echo '254:0 0' > /sys/fs/cgroup/blkio/gputop-demo-900/blkio.throttle.read_bps_device", True),
+    ("echo '254:0 0' > /sys/fs/cgroup/blkio/gputop-demo-9/blkio.throttle.read_bps_device", False),
+    ("DataLoader(..., num_workers=4)", True),
+])  # fmt: skip
+def test_of_control_groups_a_demo_touches_its_own(command: str, is_own: bool) -> None:
+    shown = board(1, *HOGS)
+    shown.infos[1] = ProcInfo(1, 7, 900, 1000, "ada", "python", ["train.py"])
+    shown.infos[502] = ProcInfo(502, 7, 900, 1000, "ada", "hog", ["hog"])
+    told = replace(verdict(502), fixes=(Fix("first", command), *verdict(502).fixes))
+    offered = Offering(is_staged=True).take(T_NS, told, shown, OPEN)
+    assert offered is not None
+    assert (offered.command == command) == is_own

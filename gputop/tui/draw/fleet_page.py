@@ -10,12 +10,13 @@ from msgspec import Struct
 from gputop.findings.policy import LOST, QUARTER
 from gputop.findings.verdict import SEVERITY_COLOURS, Ledger
 from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Job, JobRank, Sight
-from gputop.fleet.overview import IDLE, SILENT, SORTS, Alike, NodeRow, Overview, Second, fold
+from gputop.fleet.overview import IDLE, SILENT, SORTS, Alike, NodeRow, Overview, fold
 from gputop.stream.reach.hosts import fold as fold_hosts
 from gputop.system.text import cell_width, clean, counted, cut, fit
 from gputop.tui.draw import Line, Span, duration, time_of_day
+from gputop.tui.draw import fleet_chosen as chosen
 from gputop.tui.draw.columns import TableColumn, cells, scrolled, titles, total
-from gputop.tui.draw.edges import Key, key_lines
+from gputop.tui.draw.edges import Bar, Key, key_lines, scrub_line
 from gputop.tui.draw.lanes import merge
 from gputop.tui.draw.search import matches
 from gputop.tui.draw.view import View
@@ -24,8 +25,9 @@ NODES, JOBS, RANKS = VIEWS = ("nodes", "jobs", "ranks")
 WIDE = 130  # columns from which jobs and nodes stand below each other, and nodes have the host's columns
 TALL = 30  # rows, the same
 LEAST_RANKS = 6  # rows that are left below the nodes, from which the ranks of the job stand there: blank, heading, four ranks
+LEAST_CHOSEN, MOST_CHOSEN = 5, 14  # rows of the chosen node below the nodes: heading, verdict and lanes at least
+ROOMY = 14  # rows from which the nodes leave some to the chosen one
 LANE_S, WIDE_LANE_S = 120, 60  # s that a node's lane shows
-_BARS = "▁▂▃▄▅▆▇█"
 _GLYPHS = {WORKS: ("·", "good"), WAITS: ("▒", "warn"), LATE: ("█", "crit"), TROUBLED: ("▲", "crit"), UNKNOWN: ("?", "dim")}
 _MARKS = {
     LATE: ("●", "crit"), TROUBLED: ("▲", "crit"), WAITS: ("○", "warn"), WORKS: ("✓", "good"), UNKNOWN: ("?", "dim"), IDLE: ("–", "dim"),
@@ -33,10 +35,11 @@ _MARKS = {
 KEYS: tuple[Key, ...] = (
     ("q", "quit", "quit"), ("j", "jobs", "view('jobs')"), ("n", "nodes", "view('nodes')"), ("r", "ranks", "view('ranks')"),
     ("/", "filter", "filter"), ("o", "sort", "sort"), ("Enter", "open", "open"), ("s", "stacks", "stacks"), ("?", "help", "help"),
-    ("e", "why", "explain"), ("R", "save", "save"),
+    ("e", "why", "explain"), ("c", "copy fix", "copy_fix"), ("R", "save", "save"),
 )  # fmt: skip
 PAST_KEYS: tuple[Key, ...] = (
-    *KEYS[:1], ("?", "help", "help"), ("space", "play", "pause"), ("<>", "speed", "speed(1)"), ("()", "10 s", "jump(10)"),
+    *KEYS[:1], ("?", "help", "help"), ("space", "play", "pause"), ("←→", "time", "scrub(-1)"), ("<>", "speed", "speed(1)"),
+    ("()", "10 s", "jump(10)"),
     *(key for key in KEYS[1:] if key[0] in "jnr/oEntere"), ("{}", "1 min", "jump(60)"), ("0$", "start, end", "edge(0)"),
 )  # fmt: skip
 VERDICT_KEYS: tuple[Key, ...] = (
@@ -52,6 +55,7 @@ class Choice(Struct):
     pattern: str = ""
     selected: str = ""  # host of the selected row
     job: str = ""  # key of the chosen job; empty: the worst
+    moment: Bar | None = None  # of recordings: the bar of the time that they hold
     width: int = 80
     height: int = 24
     ascii_only: bool = False
@@ -66,6 +70,7 @@ class Page(Struct):
     jobs: dict[int, str] = {}  # line -> key of the job
     lane_at: int = 0  # column where the lanes begin
     lane_s: int = 0  # seconds in each of their cells
+    bar_at: int = -1  # line of the bar of time; -1 without it
 
 
 def chosen_job(fleet: Overview, choice: Choice) -> Job | None:
@@ -79,6 +84,14 @@ def shown_rows(fleet: Overview, choice: Choice) -> list[NodeRow]:
     return [row for row in rows if matches(choice.pattern, row.texts)] if choice.pattern else rows
 
 
+def chosen_row(fleet: Overview, choice: Choice) -> NodeRow | None:
+    """The node that the lower half is about: the selected one, else that of the late rank, else the worst; None without nodes."""
+    job = chosen_job(fleet, choice)
+    late = job.late[0].host if job is not None and job.late else ""
+    rows = {row.host: row for row in shown_rows(fleet, choice)}
+    return rows.get(choice.selected) or rows.get(late) or next(iter(rows.values()), None)
+
+
 def page(
     fleet: Overview, choice: Choice, *, clock: str, own: str, note: str, lanes: bool = True, mode: Span = ("● LIVE 1 s", "good"),
     keys: Sequence[Key] = KEYS,
@@ -90,10 +103,15 @@ def page(
     found = Page([_header(fleet, job, width, clock, own if width >= 110 else "", mode)])
     if height >= 8:
         found.lines += _verdict(fleet, job, choice, keys=height >= 14 and lanes)
+    node = chosen_row(fleet, choice) if lanes and height >= 14 else None
+    if node is not None and (offered := chosen.fix_line(node, width)):
+        found.lines.append(offered)
+    bar = [] if choice.moment is None or height < 8 else [scrub_line(choice.moment, width)]
     foot = [
         *(_strip(job, width, min(4, (height - 12) // 4)) if choice.view != RANKS else []),
-        *(key_lines(View(width=width), note, keys)[:1] if height >= 5 else []),
+        *bar, *(key_lines(View(width=width), note, keys)[:1] if height >= 5 else []),
     ]
+    found.bar_at = height - 2 if bar else -1
     room = max(0, height - len(found.lines) - len(foot))
     if choice.view == JOBS or (wide and choice.view == NODES and len(fleet.jobs) > 1):
         jobs_room = room if choice.view == JOBS else min(len(fleet.jobs) + 1, max(2, room // 3))
@@ -103,8 +121,13 @@ def page(
         _add_ranks(found, job, choice, room)
     elif choice.view == NODES:
         before = len(found.lines)
-        _add_nodes(found, fleet, choice, room, wide=wide, lanes=lanes)
+        told = [] if node is None else chosen.lines(node, list(fleet.past.get(node.host, ())), fleet.seconds, width)[:MOST_CHOSEN]
+        kept = min(len(told), room // 2) if room >= ROOMY else 0
+        _add_nodes(found, fleet, choice, room - kept, wide=wide, lanes=lanes)
         left = room - (len(found.lines) - before)
+        if left >= LEAST_CHOSEN:
+            found.lines += told[:left]
+            left -= len(told[:left])
         if job is not None and job.size > 1 and left >= LEAST_RANKS and lanes:
             found.lines.append([])
             _add_ranks(found, job, choice, left - 1)
@@ -194,7 +217,7 @@ def _add_nodes(found: Page, fleet: Overview, choice: Choice, room: int, *, wide:
     room_of_lane = choice.width - at if lanes else 0
     last = f"LAST {span_s} s" if wide else f"LAST {span_s // 60} MIN"
     found.lines.append([(fit(titles(columns) + (last if room_of_lane >= 4 else ""), choice.width), "head")])
-    found.lane_at, found.lane_s = (at, _cell_s(room_of_lane, span_s)) if room_of_lane >= 4 else (0, 0)
+    found.lane_at, found.lane_s = (at, chosen.cell_s(room_of_lane, span_s)) if room_of_lane >= 4 else (0, 0)
     entries = fold(rows, room - 1)
     for entry in entries[: room - 1]:
         line = len(found.lines)
@@ -204,7 +227,7 @@ def _add_nodes(found: Page, fleet: Overview, choice: Choice, room: int, *, wide:
         found.hosts[line] = entry.host
         line_of_node = _node_line(entry, columns, max(0, choice.width - at), is_selected=entry.host == choice.selected)
         past = list(fleet.past.get(entry.host, ()))
-        lane = _lane(past, fleet.seconds, room_of_lane, span_s) if found.lane_at and entry.does != SILENT else []
+        lane = chosen.work_lane(past, fleet.seconds, room_of_lane, span_s) if found.lane_at and entry.does != SILENT else []
         found.lines.append([*line_of_node, *lane])
     if not rows and fleet.rows:
         found.lines.append([(f"no node has “{clean(choice.pattern)}”: Esc clears the filter", "dim")])
@@ -250,11 +273,7 @@ def _left(title: str, width: int, cell: Callable[..., Span]) -> TableColumn:
 
 def _gpus(row: NodeRow) -> str:
     gpus = row.sight.summary.gpus if row.sight.summary else []
-    return "".join("x" if gpu.lost else "?" if gpu.util_pct is None else _bar(gpu.util_pct / 100.0) for gpu in gpus[:16])
-
-
-def _bar(share: float) -> str:
-    return _BARS[max(0, min(7, int(share * 8)))]
+    return "".join("x" if gpu.lost else "?" if gpu.util_pct is None else chosen.bar(gpu.util_pct / 100.0) for gpu in gpus[:16])
 
 
 def _percent(share: float | None) -> str:
@@ -301,26 +320,6 @@ def _workers(row: NodeRow) -> Span:
     if node is None or not node.workers:
         return "–", "dim"
     return f"{node.starving}/{node.workers}", "starving" if node.starving else ""
-
-
-def _cell_s(cells: int, span_s: int) -> int:
-    return max(1, ceil(span_s / max(1, cells)))
-
-
-def _lane(past: Sequence[Second], seconds: int, cells: int, span_s: int) -> list[Span]:
-    """Share of time that its GPUs worked for training: lost time, also a GPU spinning for another rank, is left out. A cell is some
-    seconds."""
-    each = _cell_s(cells, span_s)
-    forgotten = seconds - len(past)
-    begun = (seconds - 1) // each  # number of the newest cell: cells are absolute slices of time, so they keep their content as they move
-    out: list[Span] = []
-    for cell in range(begun - cells + 1, begun + 1):
-        within = past[max(0, cell * each - forgotten) : max(0, (cell + 1) * each - forgotten)]
-        worked = [1.0 - one.lost if one.lost is not None else one.util for one in within]
-        known = [share for share in worked if share is not None]
-        share = sum(known) / len(known) if known else None
-        out.append((" ", "") if share is None else (_bar(share), "crit" if share <= 1.0 - QUARTER else "lane"))
-    return merge(out)
 
 
 # jobs, ranks
