@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from rich.console import COLOR_SYSTEMS
+from rich.segment import Segment
+from textual.geometry import Region
 from textual.screen import Screen
+from textual.strip import Strip
 from textual.widgets import Input
 
 from gputop.tui import terminal
@@ -63,9 +66,13 @@ class Steady(Generic[Shown]):
 
 
 class FilterLine(Input):
-    """The line in which a filter is typed; it lies over the last line of its screen while it is open."""
+    """The line in which a filter is typed, with a label and how many rows it finds; it lies over the last line of its screen while it is
+    open."""
+
+    LABEL = " filter: "
 
     def __init__(self) -> None:
+        self._found = ""
         super().__init__(placeholder="words, or !regex; Enter keeps it, Esc clears it", id="filter", compact=True, disabled=True)
 
     @property
@@ -77,7 +84,23 @@ class FilterLine(Input):
         self.disabled = False
         self.add_class("-open")
         self.value = pattern
+        self.show_found("")
         self.focus()
+
+    def show_found(self, text: str) -> None:
+        """Show at the right how many rows the filter finds."""
+        self._found = f" {text} " if text else ""
+        self.styles.padding = (0, len(self._found), 0, len(self.LABEL))
+        self.refresh()
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The line, with the label and the number in the room that is left beside what is typed."""
+        (strip, *rest), width = super().render_lines(crop), self.outer_size.width
+        if crop.x or crop.y or crop.width < width or width <= len(self.LABEL) + len(self._found):
+            return [strip, *rest]
+        style = self.rich_style
+        label, found = (Strip([Segment(text, style)]) for text in (self.LABEL, self._found))
+        return [Strip.join([label, strip.crop(len(self.LABEL), width - len(self._found)), found]), *rest]
 
     def close(self) -> None:
         """Hide the line: keys are the screen's again."""

@@ -177,10 +177,15 @@ class FleetScreen(LineScreen):
 
     def action_filter(self) -> None:
         self.filter_line.open(self.choice.pattern)
+        self._count()
 
     def filter_by(self, pattern: str) -> None:
         self.choice.pattern = pattern
         self.draw()
+        self._count()
+
+    def _count(self) -> None:
+        self.filter_line.show_found(f"{len(draw.shown_rows(self.fleet, self.choice))} of {len(self.fleet.rows)}")
 
     def close_filter(self) -> None:
         self.filter_line.close()

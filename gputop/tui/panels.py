@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -464,6 +465,13 @@ class TablePanel(Panel):
         in_sight = self.shown[view.top_row : view.top_row + room]
         lines = [table.heading(view, width), *(self._drawer.line(row, view, session.history, columns, cursor) for row in in_sight)]
         return lines if self.shown else [*lines, [(f"  {self._why_empty()}", "dim")]]
+
+    def found(self) -> str:
+        """How many rows the filter finds: ``3 of 7``."""
+        session, view = self.context.session, copy(self.context.view)
+        view.pattern = ""
+        with session.lock:
+            return f"{len(self.shown)} of {len(rows(session, view))}"
 
     @property
     def lane_at(self) -> int:

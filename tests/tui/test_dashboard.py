@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 from textual.events import MouseScrollUp
+from textual.geometry import Region
 from textual.widgets import Input, OptionList
 
 from gputop.model.board import GpuBoard
@@ -191,6 +192,26 @@ async def test_the_time_base_zooms_from_10_s_to_10_min(make_app: MakeApp) -> Non
         for _ in range(12):
             await pilot.press("minus")
         assert app.context.view.window_s == 600
+
+
+async def test_the_filters_line_has_a_label_and_counts_what_it_finds(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("slash")
+        await pilot.pause()
+        whole = len(app.screen.drawing.table.shown)  # type: ignore[attr-defined]
+
+        def line() -> str:
+            return "".join(segment.text for segment in app.screen.get_widget_by_id("filter").render_lines(Region(0, 0, 80, 1))[0])
+
+        assert re.fullmatch(rf" filter: w.* {whole} of {whole} ", line()), "with a word on what may be typed"
+        await pilot.press(*"worker")
+        await pilot.pause()
+        assert re.fullmatch(rf" filter: worker +4 of {whole} ", line())
+        await pilot.press(*"x" * 90)
+        await pilot.pause()
+        assert re.fullmatch(rf" filter: x+ +0 of {whole} ", line()), "the end of what is typed is seen, beside both"
+        assert len(line()) == 80
 
 
 async def test_filter_keeps_what_matches_and_escape_brings_everything_back(make_app: MakeApp) -> None:
