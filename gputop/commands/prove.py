@@ -38,6 +38,7 @@ EXAMPLES = """examples:
   gputop prove --yes --keep --json        for a script; the fix stays if it is proved
   gputop prove --undo                     put back what a killed gputop left changed
 """
+OUTCOMES = {"proved": "good", "disproved": "title"}  # result -> meaning of its line; else nothing is certain
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -165,9 +166,9 @@ def _reached(planned: Plan | None) -> list[str]:
     return [text for text in (reach.summed(found), *map(reach.line, found)) if text]
 
 
-def _show(*lines: str) -> None:
-    """Print the lines that are not empty; in a terminal they are wrapped between words."""
-    show(part for line in lines if line for part in (_whole_words(line, "") if sys.stdout.isatty() else [line]))
+def _show(*lines: str, style: str = "") -> None:
+    """Print the lines that are not empty, in the colour of a meaning; in a terminal they are wrapped between words."""
+    show([(part, style)] for line in lines if line for part in (_whole_words(line, "") if sys.stdout.isatty() else [line]))
 
 
 def _whole_words(text: str, indent: str) -> list[str]:
@@ -222,13 +223,13 @@ def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Suspe
         with closing(events):  # all is put back at once, whatever ends this: Ctrl-C, or a closed pipe
             for event in events:
                 if isinstance(event, Pair):
-                    line = running.pair_line(event, len(trial.pairs), trial.clock)
+                    line, style = running.pair_line(event, len(trial.pairs), trial.clock), ""
                 elif isinstance(event, Outcome):
-                    line = running.told(planned.says, event)
+                    line, style = running.told(planned.says, event), OUTCOMES.get(event.result, "warn")
                 else:
-                    kept, line = event, running.followed_line(event)
+                    kept, line, style = event, running.followed_line(event), ""
                 if not args.json:
-                    _show(line)
+                    _show(line, style=style)
                 if isinstance(event, Outcome) and _stays(args, planned, event) and sys.stderr.isatty():
                     notify("the fix stays; the job is followed for a minute …")
     except BrokenPipeError:
