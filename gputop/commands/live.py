@@ -139,7 +139,7 @@ def run(args: argparse.Namespace, guide: ScreenGuide | None = None) -> int:
             say_goodbye(args, session.following, began_s, _onward(args, session))
     window_s = None if view.grows else view.window_s
     screenstate.save(
-        screenstate.Saved(window_s, view.sort, view.reverse, view.tree, app.theme, view.columns, view.quiet_lanes)
+        screenstate.Saved(window_s, view.sort, view.reverse, view.tree, app.chosen_theme, view.columns, view.quiet_lanes)
     )
     return code
 

@@ -28,7 +28,7 @@ FIRST_S = 0.5  # s to wait for the first frame: a collector that takes longer is
 LOOK_S = 0.05  # s of one wait for it
 _MEANWHILE = ("rich.console", "textual.geometry", "textual.css.model")  # parts of what is imported next, some 20 ms each
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_STYLES = {"title": "1", "dim": "2"}  # SGR attributes of meanings; the dashboard has colours
+_STYLES = {"title": "1"}  # SGR attributes of meanings; the dashboard has colours, and faint text cannot be read on every background
 _MODE = ("STARTING", "dim")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gputop.tui.draw.view import View
     from gputop.tui.feed import ScreenSettings
 
-LIGHT = "gputop-light"  # the theme of --light
+_LIGHT = "gputop-light"  # the theme of --light
 LEAST_S, MOST_S = 0.25, 0.5  # s between two readings of the stream: about a column of the lanes, within these bounds
 
 
@@ -54,13 +54,13 @@ def looks_of(args: argparse.Namespace, view: View, *, remote: bool) -> ScreenSet
     view.ascii_only = draws_ascii(args.ascii)
     if args.theme and args.theme not in (names := _theme_names()):
         raise UserError(f"there is no theme {clean(args.theme, 40)}: there are {', '.join(names)}", code=2)
-    return ScreenSettings(LIGHT if args.light else args.theme or screenstate.load().theme, remote=remote)
+    return ScreenSettings(_LIGHT if args.light else args.theme or screenstate.load().theme, remote=remote)
 
 
 def _theme_names() -> list[str]:
     from textual.theme import BUILTIN_THEMES
 
-    from gputop.tui.widgets import themes
+    from gputop.tui.colours import themes
 
     return [theme.name for theme in (*themes(), *BUILTIN_THEMES.values())]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from textual.app import SystemCommand
 from textual.binding import Binding
-from textual.command import CommandPalette
+from textual.command import CommandInput, CommandPalette
 from textual.dom import DOMNode
 from textual.filter import LineFilter, NoColor
 from textual.screen import Screen
@@ -20,12 +20,12 @@ from gputop.stream.following import Following
 from gputop.stream.stalled import AutoCapture, AutoStacks
 from gputop.tui import bindings
 from gputop.tui.box import ConfirmScreen
+from gputop.tui.colours import default_theme, themes
 from gputop.tui.dashboard import DashboardScreen, LineScreen
 from gputop.tui.feed import Context
 from gputop.tui.terminal import TerminalApp, send
-from gputop.tui.widgets import AsciiFilter, themes
+from gputop.tui.widgets import AsciiFilter
 
-DARK = "gputop-dark"  # the theme where none was chosen
 _LEFT_OUT = ("Keys", "Maximize", "Minimize")  # Textual's commands that are not offered: the dashboard has help and `z` of its own
 
 
@@ -43,11 +43,12 @@ class GputopApp(TerminalApp):
         self._auto_stacks = AutoCapture(AutoStacks(), context.session.add_stacks, context.session.add_mark)
         self.tell_alerts: Callable[[Following], None] | None = None  # called in the feed's thread, under the session's lock
         self._event_loop: asyncio.AbstractEventLoop | None = None
+        self._theme_before = ""  # the theme that Escape goes back to while one is searched for
         self._unfinished = ExitStack()
         """Holds drawing back while the first screen is laid out, in several rounds: only the last one is worth sending."""
         for theme in themes():
             self.register_theme(theme)
-        self.theme = context.look.theme if context.look.theme in self.available_themes else DARK
+        self.theme = context.look.theme if context.look.theme in self.available_themes else default_theme()
 
     def get_default_screen(self) -> DashboardScreen:
         if self.context.replay is None:
@@ -163,6 +164,33 @@ class GputopApp(TerminalApp):
         """Called with what a callback of the event loop raised, such as a drawing that the feed asked for."""
         if isinstance(error := context.get("exception"), Exception):
             self.fail(error)
+
+    # the themes: what the search for one is on is shown
+
+    @property
+    def chosen_theme(self) -> str:
+        """The theme that was chosen; empty if it is the one of this terminal anyway."""
+        return "" if self.theme == default_theme() else self.theme
+
+    def search_themes(self) -> None:
+        """Open the search, and remember the theme that stands while it is open."""
+        self._theme_before = self.theme
+        super().search_themes()
+
+    def on_command_palette_option_highlighted(self, event: CommandPalette.OptionHighlighted) -> None:
+        """Show the theme under the cursor; not the first of the list before anything was typed or moved over."""
+        found = event.highlighted_event
+        name, is_first = str(found.option.prompt), found.option_index == 0 and self.theme == self._theme_before
+        if not self._theme_before or name not in self.available_themes or not isinstance(self.screen, CommandPalette):
+            return
+        if not is_first or self.screen.query_one(CommandInput).value:
+            self.theme = name
+
+    def on_command_palette_closed(self, event: CommandPalette.Closed) -> None:
+        """Go back to the theme before, unless one was chosen."""
+        if self._theme_before and not event.option_selected:
+            self.theme = self._theme_before
+        self._theme_before = ""
 
     async def action_quit(self) -> None:
         self.exit(0)

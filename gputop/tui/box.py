@@ -21,10 +21,11 @@ from gputop.stream.moment import moment_within
 from gputop.system import crash
 from gputop.system.errors import UserError, starting
 from gputop.system.text import even, fit
+from gputop.tui.colours import colours_of
 from gputop.tui.draw import TOO_SMALL, Line, edges, folded, is_too_small, safe_line, time_of_day
 from gputop.tui.feed import Context
 from gputop.tui.terminal import LoneScreen
-from gputop.tui.widgets import Scrolled, palette
+from gputop.tui.widgets import Scrolled
 
 if TYPE_CHECKING:
     from gputop.recording.reader import Recording
@@ -94,7 +95,7 @@ class Box(LoneScreen):
             head, lines = [[(fit(TOO_SMALL, self.app.size.width), "warn")]], []
         self.page.set_class(is_too_small(*self.app.size), "-too-small")
         self.fit([*head, *lines], len(head))
-        self.page.show(head, lines, palette(self.app.theme))
+        self.page.show(head, lines, colours_of(self.app))
 
     @property
     def first_line(self) -> str:
@@ -201,7 +202,7 @@ class ConfirmScreen(ModalScreen[bool]):
             if len(head) + len(lines) <= most + 1:
                 break
         self.page.take_room(min(len(head) + len(lines), most + 1), len(head) + len(lines) > most + 1)
-        self.page.show(head, lines, palette(self.app.theme))
+        self.page.show(head, lines, colours_of(self.app))
 
     def on_mount(self) -> None:
         """Take answers from when it is drawn."""

@@ -9,13 +9,15 @@ from typing import Generic, TypeVar
 
 from rich.console import COLOR_SYSTEMS
 from rich.segment import Segment
+from rich.style import Style
 from textual.geometry import Region
 from textual.screen import Screen
 from textual.strip import Strip
 from textual.widgets import Input
 
 from gputop.tui import terminal
-from gputop.tui.widgets import Drawn, Painter, palette
+from gputop.tui.colours import colours_of, palette
+from gputop.tui.widgets import Drawn, Painter
 
 NOTE_S = 4.0  # s that a note stays
 READ_S = 1.0  # s that a text must have stood for a key to mean it: who reaches for the key has read the one before (a choice)
@@ -118,15 +120,17 @@ class Canvas:
 
     def begin(self) -> None:
         """Take the theme, now and whenever it changes."""
-        self._take_theme(self._screen.app.theme)
-        self._screen.app.theme_changed_signal.subscribe(self._screen, lambda theme: self._take_theme(theme.name))
+        self._take_theme()
+        self._screen.app.theme_changed_signal.subscribe(self._screen, lambda _: self._take_theme())
 
-    def _take_theme(self, theme: str) -> None:
-        app = self._screen.app
-        colours = palette(theme, coloured=not app.no_color)
+    def _take_theme(self) -> None:
         for widget in self._widgets:
-            widget.set_colours(colours)
-        self._painter = Painter(colours, COLOR_SYSTEMS.get(app.console.color_system or ""))
+            widget.set_colours(colours_of(self._screen.app))
+        self._make_painter(None)
+
+    def _make_painter(self, base: Style | None) -> None:
+        app = self._screen.app
+        self._painter = Painter(colours_of(app), COLOR_SYSTEMS.get(app.console.color_system or ""), base)
 
     @property
     def is_seen(self) -> bool:
@@ -136,7 +140,14 @@ class Canvas:
     @property
     def painter(self) -> Painter | None:
         """Painter of changes, while the terminal shows exactly what was last drawn; otherwise None, and Textual draws."""
-        return self._painter if not self._filter_line.is_open and terminal.can_paint(self._screen) else None
+        if self._filter_line.is_open or not terminal.can_paint(self._screen):
+            return None
+        if not self._screen.app.native_ansi_color:
+            painted = self._widgets[0].rich_style  # another one once the style sheet has taken a new theme
+            if self._painter.base != (base := Style(color=painted.color, bgcolor=painted.bgcolor)):
+                self._make_painter(base)
+        self._painter.begin()
+        return self._painter
 
     @property
     def is_whole(self) -> bool:
@@ -146,7 +157,7 @@ class Canvas:
     def send(self, text: str) -> None:
         """Write what a painter made to the terminal."""
         if text:
-            terminal.send(self._screen.app, text)
+            terminal.send(self._screen.app, text + self._painter.end())
 
 
 class OwnCost:

@@ -496,14 +496,15 @@ def send(app: App[Any], text: str) -> None:
 
 
 def can_paint(screen: Screen[Any]) -> bool:
-    """True if the terminal shows exactly what this screen drew last, in colours that need no conversion, so that `send` may change it.
+    """True if the terminal shows exactly what this screen drew last, in colours that need no conversion (under NO_COLOR Textual
+    converts what a theme paints), so that `send` may change it.
 
     `_notifications` lie over the screen; `_dirty_widgets` and `_layout_required` are what Textual has still to draw.
     """
     if TEXTUAL_ONLY:
         return False
     app = screen.app
-    is_ours = isinstance(app._driver, TerminalDriver) and app.native_ansi_color
+    is_ours = isinstance(app._driver, TerminalDriver) and (app.native_ansi_color or not app.no_color)
     return is_ours and app.screen is screen and not (len(app._notifications) or screen._dirty_widgets or screen._layout_required)
 
 

@@ -8,8 +8,8 @@ draws.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from rich.color import ColorSystem
 from rich.segment import Segment
@@ -19,52 +19,17 @@ from textual.filter import LineFilter
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
-from textual.theme import BUILTIN_THEMES, Theme
 from textual.widget import Widget
 
 from gputop.system.text import ascii_text, cell_width, is_narrow
+from gputop.tui.colours import Palette, palette
 from gputop.tui.draw import Line, Span, safe_line
 
 _FILLER = "\x00"  # the second cell of a wide character
 _GAP = 6  # cells between differing runs that are written as one: moving the cursor costs as much
+_UNKNOWN = "\x00"  # the code of a look that no meaning has
+_OWN_COLOUR = "39"  # SGR parameter: the terminal's own colour of text
 _BLOCK = 16  # cells compared at once, as slices of strings, before any single one is
-Palette = dict[str, Style]
-
-# Colours by meaning. Most themes use the terminal's own sixteen colours and its own background: they fit every terminal, and cost a fifth
-# of the bytes of true colour. Every meaning has a glyph or a word besides its colour.
-_DARK = {
-    "": "", "title": "bold", "dim": "bright_black", "accent": "cyan", "good": "green", "warn": "yellow", "crit": "bold bright_red",
-    "lane": "cyan", "lane2": "green", "lane3": "magenta", "cursor": "reverse", "selected": "reverse",
-    "head": "bold underline", "running": "green", "runnable": "bold bright_red", "disk": "bright_blue", "memory": "bright_magenta",
-    "throttled": "bright_yellow", "blocked": "magenta", "ahead": "bright_black", "stopped": "reverse", "computing": "green",
-    "waiting-data": "yellow", "waiting-gpu": "cyan", "transfer": "blue", "starving": "bold bright_red", "incident": "bold yellow",
-    "culprit": "dark_orange",
-}  # fmt: skip
-_LIGHT = _DARK | {
-    "crit": "bold red", "warn": "dark_orange3", "accent": "blue", "lane": "blue", "starving": "bold red",
-    "runnable": "bold red", "throttled": "dark_orange3", "waiting-data": "dark_orange3", "disk": "blue", "memory": "magenta",
-    "incident": "bold dark_orange3", "culprit": "magenta",
-}  # fmt: skip
-# Blue against orange, after Okabe and Ito: with every common kind of colour blindness they differ.
-_COLOUR_BLIND = _DARK | {
-    "good": "#56b4e9", "warn": "#f0e442", "crit": "bold #e69f00", "lane": "#56b4e9", "lane2": "#009e73", "lane3": "#cc79a7",
-    "running": "#56b4e9", "computing": "#56b4e9", "runnable": "bold #e69f00", "starving": "bold #e69f00", "disk": "#0072b2",
-    "memory": "#cc79a7", "throttled": "#f0e442", "blocked": "#cc79a7", "waiting-data": "#f0e442", "waiting-gpu": "#009e73",
-    "transfer": "#0072b2", "incident": "bold #f0e442", "culprit": "#cc79a7",
-}  # fmt: skip
-_NIGHT = _DARK | {
-    "dim": "#9399b2", "accent": "#89dceb", "good": "#a6e3a1", "warn": "#f9e2af", "crit": "bold #f38ba8",
-    "lane": "#89b4fa", "lane2": "#a6e3a1", "lane3": "#cba6f7", "running": "#a6e3a1", "computing": "#a6e3a1",
-    "runnable": "bold #f38ba8", "starving": "bold #f38ba8", "disk": "#89b4fa", "memory": "#f5c2e7", "throttled": "#fab387",
-    "blocked": "#cba6f7", "ahead": "#9399b2", "waiting-data": "#f9e2af", "waiting-gpu": "#94e2d5", "transfer": "#74c7ec",
-    "incident": "bold #f9e2af", "culprit": "#fab387",
-}  # fmt: skip
-
-HEAT_LEVELS = 7  # meanings ``heat1`` (least busy) to ``heat7``
-TINT = 0.75  # part of the background in the tint of a cell of the heat map (a choice)
-CONTRAST = 4.5  # least contrast of text and its background (WCAG 2, level AA)
-_ATTRIBUTES = ("bold", "underline", "reverse")
-_SPECS = {"gputop-dark": _DARK, "gputop-light": _LIGHT, "gputop-colour-blind": _COLOUR_BLIND, "gputop-night": _NIGHT}
 
 
 class Drawn(Widget):
@@ -240,13 +205,41 @@ def _spread(text: str) -> str:
     return "".join(char + _FILLER if cell_width(char) == 2 else char for char in text if cell_width(char))
 
 
-class Painter:
-    """Turns differences between lines into what to send to the terminal."""
+class Look(NamedTuple):
+    """What a terminal is sent before a text of one meaning."""
 
-    def __init__(self, colours: Palette, system: ColorSystem | None) -> None:
+    colour: str  # SGR parameters of the text's colour
+    rest: str  # those of its background and attributes
+
+    @property
+    def whole(self) -> str:
+        return ";".join(filter(None, (self.rest, self.colour)))
+
+
+_PLAIN = Look("", "")
+
+
+class Painter:
+    """Turns differences between lines into what to send to the terminal.
+
+    A terminal keeps its look from one text to the next, so only changes of it are sent; `begin` and `end` stand around a drawing. Under a
+    theme that paints its background, ``base`` is the look of a cell without a meaning.
+    """
+
+    def __init__(self, colours: Palette, system: ColorSystem | None, base: Style | None = None) -> None:
+        self.base = base or Style.null()
         self._colours = colours
         self._system = system
-        self._rendered: dict[str, tuple[str, str]] = {}
+        self._looks: dict[str, Look] = {}
+        self._look = _PLAIN  # what the terminal has
+
+    def begin(self) -> None:
+        """Take it that the terminal draws plain text now."""
+        self._look = _PLAIN
+
+    def end(self) -> str:
+        """Escape sequence that makes the terminal draw plain text again."""
+        return self._to(_PLAIN)
 
     def change(self, x: int, y: int, old: Cells, new: Cells, lane_at: int, moved: int) -> str:
         """Escape sequence that turns ``old`` into ``new`` on screen row ``y`` from column ``x``, both 0-based.
@@ -254,8 +247,10 @@ class Painter:
         From the cell ``lane_at`` on the line has moved left by ``moved`` cells.
         """
         if moved and old.text[lane_at:] + old.looks[lane_at:] != new.text[lane_at:] + new.looks[lane_at:]:
-            after = _shifted(old, lane_at, moved)
-            return f"\x1b[{y + 1};{x + lane_at + 1}H\x1b[{moved}P" + self._runs(x, y, after, new)
+            # Some terminals fill with the background in force, others with their own: on a painted one these cells are written whatever
+            # they hold.
+            after = _shifted(old, lane_at, moved, _codes[""] if self.base == Style.null() else _UNKNOWN)
+            return f"{self._to(self._look_of(_codes['']))}\x1b[{y + 1};{x + lane_at + 1}H\x1b[{moved}P" + self._runs(x, y, after, new)
         return self._runs(x, y, old, new)
 
     def _runs(self, x: int, y: int, old: Cells, new: Cells) -> str:
@@ -269,24 +264,36 @@ class Painter:
             end = first + 1
             while end < last and looks[end] == code:
                 end += 1
-            before, after = self._style(code)
-            out.append(before + text[first:end].replace(_FILLER, "") + after)
+            out.append(self._to(self._look_of(code)) + text[first:end].replace(_FILLER, ""))
             first = end
         return "".join(out)
 
-    def _style(self, code: str) -> tuple[str, str]:
-        """(text to send before, text to send after) a text of this look."""
-        if code not in self._rendered:
-            style = self._colours.get(_codes.meanings[code])
-            before, _, after = style.render("\x00", color_system=self._system).partition("\x00") if style else ("", "", "")
-            self._rendered[code] = before, after
-        return self._rendered[code]
+    def _to(self, look: Look) -> str:
+        """Escape sequence that gives the terminal this look."""
+        before, self._look = self._look, look
+        if look == before:
+            return ""
+        if look.rest != before.rest:
+            return f"\x1b[{';'.join(filter(None, ('0' if before != _PLAIN else '', look.whole)))}m"
+        return f"\x1b[{look.colour or _OWN_COLOUR}m"
+
+    def _look_of(self, code: str) -> Look:
+        look = self._looks.get(code)
+        if look is None:
+            style = self.base + self._colours.get(_codes.meanings[code], Style.null())
+            colour = Style(color=style.color)
+            look = self._looks[code] = Look(self._sent(colour), self._sent(style.without_color + Style(bgcolor=style.bgcolor)))
+        return look
+
+    def _sent(self, style: Style) -> str:
+        """SGR parameters of a style; none for one that shows nothing."""
+        return style.render("\x00", color_system=self._system).partition("\x00")[0].removeprefix("\x1b[").removesuffix("m")
 
 
-def _shifted(old: Cells, lane_at: int, by: int) -> Cells:
-    """The line after the terminal has deleted ``by`` cells at ``lane_at``."""
+def _shifted(old: Cells, lane_at: int, by: int, look: str) -> Cells:
+    """The line after the terminal has deleted ``by`` cells at ``lane_at``: those that come in at its end have this look."""
     text = old.text[:lane_at] + old.text[lane_at + by :] + " " * by
-    return Cells(text, old.looks[:lane_at] + old.looks[lane_at + by :] + _codes[""] * by)
+    return Cells(text, old.looks[:lane_at] + old.looks[lane_at + by :] + look * by)
 
 
 def _differences(old: Cells, new: Cells) -> list[tuple[int, int]]:
@@ -307,100 +314,6 @@ def _differences(old: Cells, new: Cells) -> list[tuple[int, int]]:
             else:
                 runs.append((i, i + 1))
     return [(first - (text[first] == _FILLER), last + text.startswith(_FILLER, last)) for first, last in runs]
-
-
-# colours
-
-
-def themes() -> list[Theme]:
-    """The themes to register, the default first."""
-    dark, light = BUILTIN_THEMES["ansi-dark"], BUILTIN_THEMES["ansi-light"]
-    return [
-        replace(dark, name="gputop-dark"),
-        replace(light, name="gputop-light"),
-        replace(dark, name="gputop-colour-blind"),
-        Theme(name="gputop-night", primary="#89b4fa", secondary="#94e2d5", warning="#f9e2af", error="#f38ba8", success="#a6e3a1",
-              accent="#cba6f7", foreground="#cdd6f4", background="#1e1e2e", surface="#313244", panel="#45475a"),
-    ]  # fmt: skip
-
-
-def palette(theme: str, coloured: bool = True) -> Palette:
-    """The styles of a theme; those of Textual's own themes are made of its colours. Without colour bold, underline and reverse are left."""
-    builtin = BUILTIN_THEMES.get(theme)
-    specs = _SPECS.get(theme) or (_DARK if builtin is None else derived(builtin))
-    specs = specs | heated(specs, _background(theme)) | flaming(specs)
-    if not coloured:
-        specs = {name: " ".join(word for word in spec.split() if word in _ATTRIBUTES) for name, spec in specs.items()}
-    return {name: Style.parse(spec) for name, spec in specs.items()}
-
-
-def _background(theme: str) -> Color | None:
-    """The background that a theme paints; None where it is the terminal's own."""
-    known = {one.name: one for one in (*BUILTIN_THEMES.values(), *themes())}
-    if theme not in known or "ansi" in (known[theme].background or ""):
-        return None
-    return Color.parse(known[theme].to_color_system().generate()["background"])
-
-
-def heated(specs: Mapping[str, str], back: Color | None = None) -> dict[str, str]:
-    """Colours of how busy a GPU is, from those of trouble over a warning to all well: blends, or steps of the terminal's own colours.
-
-    On a known background ``back`` the rest of a cell has a tint, so that the cells are an area.
-    """
-    bad, middle, good = (specs[name].split()[-1] for name in ("crit", "warn", "good"))
-    if not all(colour.startswith("#") for colour in (bad, middle, good)):
-        return dict(zip((f"heat{step}" for step in range(1, HEAT_LEVELS + 1)), (bad, bad, bad, middle, middle, good, good), strict=True))
-    ends, half = [Color.parse(colour) for colour in (bad, middle, good)], (HEAT_LEVELS - 1) / 2
-    mixed = {step: ends[min(1, int(step / half))].blend(ends[min(1, int(step / half)) + 1], step / half - min(1, int(step / half)))
-             for step in range(HEAT_LEVELS)}  # fmt: skip
-    if back is None:
-        return {f"heat{step + 1}": colour.hex6 for step, colour in mixed.items()}
-    mixed = {step: readable(colour, back) for step, colour in mixed.items()}
-    return {f"heat{step + 1}": f"{colour.hex6} on {colour.blend(back, TINT).hex6}" for step, colour in mixed.items()}
-
-
-def flaming(specs: Mapping[str, str]) -> dict[str, str]:
-    """Colours of a flame graph's frames by kind, filled: those of a warning, of lanes, and none."""
-    kinds = {"own": "warn", "library": "lane", "kernel": "lane3"}
-    filled = {f"flame-{kind}": f"reverse {specs[name].split()[-1]}" for kind, name in kinds.items()}
-    return filled | {"flame-thread": "reverse", "flame-chosen": "bold underline"}
-
-
-def derived(theme: Theme) -> dict[str, str]:
-    """Meaning -> colour of one of Textual's themes, each made readable on its background; a theme of the terminal's colours has ours."""
-    if theme.name.startswith("ansi-"):
-        return _DARK if theme.dark else _LIGHT
-    named = theme.to_color_system().generate()
-    back = Color.parse(named["background"])
-    ink = Color.parse(theme.foreground or ("#ffffff" if theme.dark else "#000000"))
-    colours = {name: Color.parse(named[name]) for name in ("primary", "secondary", "success", "warning", "error", "accent")}
-    told = {name: readable(colour, back).hex6 for name, colour in colours.items()} | {"dim": readable(ink.blend(back, 0.5), back).hex6}
-    return _DARK | {
-        "dim": told["dim"], "ahead": told["dim"], "accent": told["accent"], "good": told["success"], "warn": told["warning"],
-        "crit": f"bold {told['error']}", "lane": told["primary"], "lane2": told["success"], "lane3": told["secondary"],
-        "running": told["success"], "computing": told["success"], "runnable": f"bold {told['error']}", "starving": f"bold {told['error']}",
-        "disk": told["primary"], "memory": told["secondary"], "throttled": told["warning"], "blocked": told["secondary"],
-        "waiting-data": told["warning"], "waiting-gpu": told["accent"], "transfer": told["primary"],
-        "incident": f"bold {told['warning']}", "culprit": told["accent"],
-    }  # fmt: skip
-
-
-def readable(colour: Color, back: Color) -> Color:
-    """The colour, moved as far towards white or black as its contrast on ``back`` needs."""
-    towards = Color.parse("#ffffff" if contrast(Color.parse("#ffffff"), back) > contrast(Color.parse("#000000"), back) else "#000000")
-    steps = (colour.blend(towards, part / 10) for part in range(11))
-    return next((one for one in steps if contrast(one, back) >= CONTRAST), towards)
-
-
-def contrast(one: Color, other: Color) -> float:
-    """Contrast of two colours, 1 to 21 (WCAG 2)."""
-    low, high = sorted((_luminance(one), _luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def _luminance(colour: Color) -> float:
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour.normalized)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 class AsciiFilter(LineFilter):

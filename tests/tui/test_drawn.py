@@ -7,10 +7,13 @@ from itertools import pairwise
 
 import pyte
 import pytest
+from rich.color import ColorSystem
+from rich.style import Style
 from textual.app import App, ComposeResult
 
+from gputop.tui.colours import palette
 from gputop.tui.draw import Line
-from gputop.tui.widgets import Drawn, Painter, palette
+from gputop.tui.widgets import Drawn, Painter, cells_of
 
 WIDTH, HEIGHT = 24, 6
 LANE = 8
@@ -66,3 +69,46 @@ async def test_what_is_sent_makes_the_old_picture_the_new_one(moved: int) -> Non
                 assert told_of(stood + sent) == told_of("\r\n".join(new[:HEIGHT])), (old, new)
             assert [widget.line_text(y) for y in range(len(new))] == new
             await pilot.pause()
+
+
+COLOURED: list[list[tuple[str, str]]] = [
+    [("cpu  ", ""), ("   ", "title"), ("▁▂▃▄", "lane"), ("▅▆", "warn@"), ("  ", "@"), ("▇", "crit@")],
+    [("cpu  ", ""), ("  1", "crit"), ("▂▃▄", "lane"), ("▅▆", "warn@"), ("  ", "@"), ("▇", "crit@"), ("▁", "lane@")],
+    [("cpu  ", ""), ("  1", "crit"), ("▃▄", "lane"), ("▅▆", "warn@"), ("  ", "@"), ("▇", "crit@"), ("▁", "lane@"), (" ", "")],
+    [("cpu  ", "selected"), (" 22", "title"), ("▄", "lane"), ("▅▆", "warn@"), ("  ", "@"), ("▇", "crit@"), ("▁▁", "lane@"), (" ", "")],
+]
+"""A lane that moves left by a cell with each line, in and out of an incident."""
+
+
+class Filling(pyte.Screen):
+    """A terminal that fills what it deletes with the background in force, as xterm does."""
+
+    def delete_characters(self, count: int | None = None) -> None:
+        super().delete_characters(count)
+        for x in range(self.columns - (count or 1), self.columns):
+            self.buffer[self.cursor.y][x] = self.cursor.attrs._replace(data=" ")
+
+
+@pytest.mark.parametrize("base", [None, Style.parse("#cdd6f4 on #1e1e2e")], ids=["terminal's", "painted"])
+@pytest.mark.parametrize("fills", [True, False])
+def test_changes_end_in_the_look_that_a_whole_drawing_has(base: Style | None, fills: bool) -> None:
+    kind, painter = Filling if fills else pyte.Screen, Painter(palette("gputop-night"), ColorSystem.TRUECOLOR, base)
+    screen = kind(LANE + 10, 1)
+    stream, shown = pyte.Stream(screen), cells_of([("x" * 18, "crit")], LANE + 10)
+    for i, line in enumerate(COLOURED):
+        new = cells_of(line, LANE + 10)
+        painter.begin()
+        stream.feed(painter.change(0, 0, shown, new, LANE, int(i > 0)) + painter.end())
+        whole = pyte.Screen(LANE + 10, 1)
+        anew = Painter(palette("gputop-night"), ColorSystem.TRUECOLOR, base)
+        pyte.Stream(whole).feed(anew.change(0, 0, cells_of([("x" * 18, "crit")], 18), new, 0, 0))
+        assert [screen.buffer[0][x] for x in range(18)] == [whole.buffer[0][x] for x in range(18)]
+        shown = new
+    assert screen.cursor.attrs == pyte.Screen(1, 1).cursor.attrs, "the terminal draws plain text again"
+
+
+def test_a_look_is_sent_once_for_texts_that_follow_each_other() -> None:
+    painter, blank = Painter(palette("gputop-dark"), ColorSystem.TRUECOLOR), cells_of([], 8)
+    painter.begin()
+    sent = "".join(painter.change(0, y, blank, cells_of([("▁▂", "lane")], 8), 0, 0) for y in range(5)) + painter.end()
+    assert sent.count("m") == 2

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from gputop.model.frame import Frame, Gpu, MigInstance
 from gputop.stream.session import Session
 from gputop.tui.app import GputopApp
+from gputop.tui.colours import HEAT_LEVELS, palette
 from gputop.tui.details import DetailsScreen
 from gputop.tui.draw import heat
 from gputop.tui.draw.lanes import BARS
 from gputop.tui.draw.view import View
 from gputop.tui.enlarge import EnlargeScreen
 from gputop.tui.panels import arrange
-from gputop.tui.widgets import HEAT_LEVELS, palette
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 from tests.tui.test_dashboard import main, part

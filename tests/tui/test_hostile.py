@@ -13,10 +13,11 @@ from gputop.stream.session import Session
 from gputop.system.text import clean
 from gputop.tui.app import GputopApp
 from gputop.tui.box import ConfirmScreen
+from gputop.tui.colours import palette
 from gputop.tui.draw import safe_line, table
 from gputop.tui.draw.table import ProcessRow
 from gputop.tui.draw.view import Axis, View
-from gputop.tui.widgets import Drawn, Painter, Scrolled, cells_of, palette
+from gputop.tui.widgets import Drawn, Painter, Scrolled, cells_of
 from tests.recording import hostile
 from tests.tui import scene
 from tests.tui.conftest import MakeApp

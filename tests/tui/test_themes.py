@@ -5,20 +5,114 @@ from __future__ import annotations
 import argparse
 
 import pytest
+from rich.color import Color as RichColor
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES
 
 from gputop.commands.screen import add_looks, looks_of
 from gputop.system.errors import UserError
+from gputop.tui.colours import CONTRAST, CONTRAST_OF_SIXTEEN, SHADED, Palette, contrast, palette, readable, themes
 from gputop.tui.draw.view import View
-from gputop.tui.widgets import CONTRAST, Palette, contrast, palette, readable, themes
+from tests.tui.conftest import MakeApp
 
 PAINTED = {theme.name: theme for theme in (*BUILTIN_THEMES.values(), themes()[-1]) if not theme.name.startswith("ansi-")}
 
 
-def unreadable(colours: Palette, back: Color) -> list[str]:
-    told = {meaning: style.color for meaning, style in colours.items() if style.color is not None}
-    return [meaning for meaning, colour in told.items() if contrast(Color.from_rich_color(colour), back) < CONTRAST]
+# Background and the sixteen colours of terminals, as their authors publish them: XTerm-col.ad, ethanschoonover.com/solarized,
+# github.com/morhetz/gruvbox, draculatheme.com/spec, github.com/primer/github-vscode-theme.
+SOLARIZED = "073642 dc322f 859900 b58900 268bd2 d33682 2aa198 eee8d5 002b36 cb4b16 586e75 657b83 839496 6c71c4 93a1a1 fdf6e3"
+TERMINALS = {
+    "xterm": ("000000", "000000 cd0000 00cd00 cdcd00 0000ee cd00cd 00cdcd e5e5e5 7f7f7f ff0000 00ff00 ffff00 5c5cff ff00ff 00ffff ffffff"),
+    "solarized-dark": ("002b36", SOLARIZED),
+    "gruvbox": (
+        "282828", "282828 cc241d 98971a d79921 458588 b16286 689d6a a89984 928374 fb4934 b8bb26 fabd2f 83a598 d3869b 8ec07c ebdbb2",
+    ),
+    "dracula": (
+        "282a36", "21222c ff5555 50fa7b f1fa8c bd93f9 ff79c6 8be9fd f8f8f2 6272a4 ff6e6e 69ff94 ffffa5 d6acff ff92df a4ffff ffffff",
+    ),
+    "solarized-light": ("fdf6e3", SOLARIZED),
+    "github-light": (
+        "ffffff", "24292f cf222e 116329 4d2d00 0969da 8250df 1b7c83 6e7781 57606a a40e26 1a7f37 633c01 218bff a475f9 3192aa 8c959f",
+    ),
+}  # fmt: skip
+
+
+def unreadable(told: Palette, back: Color, sixteen: str = "", least: float = CONTRAST) -> list[str]:
+    """Meanings whose colour is no text on this background; what lies in an incident is bars alone."""
+    ansi = [Color.parse(f"#{colour}") for colour in sixteen.split()]
+
+    def seen(colour: RichColor) -> Color:
+        return ansi[colour.number] if colour.number is not None and colour.number < 16 else Color.from_rich_color(colour)
+
+    found = []
+    for meaning, style in told.items():
+        needed = min(least, CONTRAST_OF_SIXTEEN) if meaning.endswith(SHADED) else least
+        if style.color is not None and contrast(seen(style.color), seen(style.bgcolor) if style.bgcolor else back) < needed:
+            found.append(meaning)
+    return found
+
+
+@pytest.mark.parametrize("terminal", TERMINALS)
+def test_each_text_can_be_read_in_every_terminals_own_colours(terminal: str) -> None:
+    back, sixteen = Color.parse(f"#{TERMINALS[terminal][0]}"), TERMINALS[terminal][1]
+    named = ("gputop-light", "ansi-light") if terminal.endswith("light") else ("gputop-dark", "gputop-colour-blind", "ansi-dark")
+    for name in named:
+        assert unreadable(palette(name), back, sixteen) == [], name
+        assert unreadable(palette(name, sixteen=True), back, sixteen, CONTRAST_OF_SIXTEEN) == [], name
+
+
+def test_nothing_has_bright_black_which_is_the_background_of_some_terminals() -> None:
+    for name in (*(theme.name for theme in themes()), *BUILTIN_THEMES):
+        for told in (palette(name), palette(name, sixteen=True)):
+            assert not any(style.color and style.color.number in (0, 8) for style in told.values())
+
+
+@pytest.mark.parametrize(
+    ("environ", "theme"),
+    [
+        ({"COLORTERM": "truecolor"}, "gputop-night"), ({"COLORTERM": "24bit"}, "gputop-night"), ({}, "gputop-dark"),
+        ({"COLORTERM": "yes"}, "gputop-dark"), ({"COLORTERM": "truecolor", "NO_COLOR": "1"}, "gputop-dark"),
+    ],
+)  # fmt: skip
+def test_night_is_the_theme_of_a_terminal_of_24_bits_unless_one_was_chosen(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], theme: str
+) -> None:  # fmt: skip
+    for name in ("COLORTERM", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+        if name in environ:
+            monkeypatch.setenv(name, environ[name])
+    app = make_app(theme="")
+    assert (app.theme, app.chosen_theme) == (theme, "")
+    assert make_app(theme="gputop-light").chosen_theme == "gputop-light"
+
+
+async def test_the_search_for_a_theme_shows_the_one_it_is_on_and_escape_goes_back(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 35)) as pilot:
+        app.search_themes()
+        await pilot.pause()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert app.theme == "gputop-dark", "the list opens on one that nobody chose"
+        seen = set()
+        for key in ("down", "down", "down", "up"):
+            await pilot.press(key)
+            await pilot.pause()
+            seen.add(app.theme)
+        assert len(seen) == 3
+        await pilot.press("escape")
+        await pilot.pause()
+        assert app.theme == "gputop-dark"
+        app.search_themes()
+        await pilot.press(*"nord")
+        await pilot.pause()
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert app.theme == "nord"
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.theme == "nord"
+        assert app.chosen_theme == "nord"
 
 
 @pytest.mark.parametrize("name", sorted(PAINTED))

@@ -12,7 +12,7 @@ from functools import partial
 from msgspec import Struct
 
 from gputop.findings.trouble import STRAGGLER
-from gputop.findings.verdict import Incident, Verdict
+from gputop.findings.verdict import SEVERITY_COLOURS, Incident, Verdict
 from gputop.model.board import Board, GpuBoard
 from gputop.model.fields import FIELDS, errors, limits
 from gputop.model.gpu import MigInstance, instance_subject
@@ -21,7 +21,6 @@ from gputop.stream.history import History, SeriesKey
 from gputop.stream.session import Session
 from gputop.system.text import clean, fit
 from gputop.tui.draw import Line, Span
-from gputop.tui.draw.edges import VERDICT_COLOURS
 from gputop.tui.draw.gpus import GIB, clocks, percent, temperature
 from gputop.tui.draw.lanes import BARS, Lane, RollingCells, column, level, with_cursor
 from gputop.tui.draw.table import gpus_by_pid, troubles_at
@@ -153,7 +152,7 @@ def causes_of(session: Session, t_ns: int | None, places: dict[int, Collection[i
             continue
         waiting = [victim.pid for victim in one.victims if victim.role == "trainer" and victim.pid != one.trainer_pid]
         for gpu in _gpus_of(one, places):
-            found.setdefault(gpu, (_holder(one, waiting), VERDICT_COLOURS.get(one.severity, "warn")))
+            found.setdefault(gpu, (_holder(one, waiting), SEVERITY_COLOURS.get(one.severity, "warn")))
         if one.cause == STRAGGLER:
             late = roles.get(one.trainer_pid or 0)
             whom = f"waits for {one.trainer_pid}" if late is None or late.rank is None else f"waits for rank {late.rank}"
