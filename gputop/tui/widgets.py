@@ -28,7 +28,6 @@ from gputop.tui.draw import Line, Span, safe_line
 _FILLER = "\x00"  # the second cell of a wide character
 _GAP = 6  # cells between differing runs that are written as one: moving the cursor costs as much
 _UNKNOWN = "\x00"  # the code of a look that no meaning has
-_OWN_COLOUR = "39"  # SGR parameter: the terminal's own colour of text
 _BLOCK = 16  # cells compared at once, as slices of strings, before any single one is
 
 
@@ -206,17 +205,25 @@ def _spread(text: str) -> str:
 
 
 class Look(NamedTuple):
-    """What a terminal is sent before a text of one meaning."""
+    """The look of a text as SGR parameters, each of which replaces the one before it in its place."""
 
-    colour: str  # SGR parameters of the text's colour
-    rest: str  # those of its background and attributes
+    colour: str = "39"
+    back: str = "49"
+    weight: str = "22"
+    line: str = "24"
+    reverse: str = "27"
 
-    @property
-    def whole(self) -> str:
-        return ";".join(filter(None, (self.rest, self.colour)))
+    @classmethod
+    def of(cls, style: Style, system: ColorSystem | None) -> Look:
+        """The look of a style in a terminal with these colours; `_PLAIN` in one that has none."""
+        if system is None:
+            return _PLAIN
+        colour = ";".join(style.color.downgrade(system).get_ansi_codes(True)) if style.color else "39"
+        back = ";".join(style.bgcolor.downgrade(system).get_ansi_codes(False)) if style.bgcolor else "49"
+        return cls(colour, back, "1" if style.bold else "22", "4" if style.underline else "24", "7" if style.reverse else "27")
 
 
-_PLAIN = Look("", "")
+_PLAIN = Look()
 
 
 class Painter:
@@ -250,21 +257,32 @@ class Painter:
             # Some terminals fill with the background in force, others with their own: on a painted one these cells are written whatever
             # they hold.
             after = _shifted(old, lane_at, moved, _codes[""] if self.base == Style.null() else _UNKNOWN)
-            return f"{self._to(self._look_of(_codes['']))}\x1b[{y + 1};{x + lane_at + 1}H\x1b[{moved}P" + self._runs(x, y, after, new)
+            blank = self._look_of(_codes[""])
+            fills = "" if (self._look.back, self._look.reverse) == (blank.back, blank.reverse) else self._to(blank)
+            return f"{fills}\x1b[{y + 1};{x + lane_at + 1}H\x1b[{moved}P" + self._runs(x, y, after, new, is_on_row=True)
         return self._runs(x, y, old, new)
 
-    def _runs(self, x: int, y: int, old: Cells, new: Cells) -> str:
-        return "".join(self._write(x + first, y, new, first, last) for first, last in _differences(old, new))
+    def _runs(self, x: int, y: int, old: Cells, new: Cells, is_on_row: bool = False) -> str:
+        """``is_on_row``: the terminal's cursor stands in this row."""
+        out = []
+        for first, last in _differences(old, new):
+            out.append(f"\x1b[{x + first + 1}G" if is_on_row else f"\x1b[{y + 1};{x + first + 1}H")
+            out.append(self._write(new, first, last))
+            is_on_row = True
+        return "".join(out)
 
-    def _write(self, x: int, y: int, cells: Cells, first: int, last: int) -> str:
-        out = [f"\x1b[{y + 1};{x + 1}H"]
+    def _write(self, cells: Cells, first: int, last: int) -> str:
+        out = []
         looks, text = cells.looks, cells.text
         while first < last:
             code = looks[first]
             end = first + 1
             while end < last and looks[end] == code:
                 end += 1
-            out.append(self._to(self._look_of(code)) + text[first:end].replace(_FILLER, ""))
+            look, shown = self._look_of(code), text[first:end]
+            if shown.isspace():
+                look = look._replace(colour=self._look.colour, weight=self._look.weight)  # of which a blank shows nothing
+            out.append(self._to(look) + shown.replace(_FILLER, ""))
             first = end
         return "".join(out)
 
@@ -273,21 +291,15 @@ class Painter:
         before, self._look = self._look, look
         if look == before:
             return ""
-        if look.rest != before.rest:
-            return f"\x1b[{';'.join(filter(None, ('0' if before != _PLAIN else '', look.whole)))}m"
-        return f"\x1b[{look.colour or _OWN_COLOUR}m"
+        changed = "" if look == _PLAIN else ";".join([new for new, old in zip(look, before, strict=True) if new != old])
+        return f"\x1b[{changed}m"
 
     def _look_of(self, code: str) -> Look:
         look = self._looks.get(code)
         if look is None:
             style = self.base + self._colours.get(_codes.meanings[code], Style.null())
-            colour = Style(color=style.color)
-            look = self._looks[code] = Look(self._sent(colour), self._sent(style.without_color + Style(bgcolor=style.bgcolor)))
+            look = self._looks[code] = Look.of(style, self._system)
         return look
-
-    def _sent(self, style: Style) -> str:
-        """SGR parameters of a style; none for one that shows nothing."""
-        return style.render("\x00", color_system=self._system).partition("\x00")[0].removeprefix("\x1b[").removesuffix("m")
 
 
 def _shifted(old: Cells, lane_at: int, by: int, look: str) -> Cells:
