@@ -86,8 +86,8 @@ class FilterLine(Input):
         self.disabled = False
         self.add_class("-open")
         self.value = pattern
-        self.show_found("")
         self.focus()
+        self.post_message(Input.Changed(self, pattern))  # also of an empty one: what it finds is counted
 
     def show_found(self, text: str) -> None:
         """Show at the right how many rows the filter finds."""

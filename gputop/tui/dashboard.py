@@ -226,12 +226,10 @@ class Actions:
 
     def action_filter(self) -> None:
         self._filter_line.open(self._view.pattern)
-        self._filter_line.show_found(self._drawing.table.found())
 
     def filter_by(self, pattern: str) -> None:
         self._view.pattern = pattern
         self._drawing.redraw()
-        self._filter_line.show_found(self._drawing.table.found())
 
     def close_filter(self) -> None:
         """Keep the filter, and let keys be keys again."""

@@ -56,8 +56,7 @@ class Drawing:
             HeaderPanel(context, self.time), self.verdict, self.gpus, self.lanes, self.table,
             WhyPanel(context, self.time), *([] if self.scrub is None else [self.scrub]), *self.guide, self.keys,
         ]  # fmt: skip
-        self._screen = screen
-        self._context = context
+        self._screen, self._context, self._filter_line = screen, context, filter_line
         self.canvas = Canvas(screen, [panel.widget for panel in self.panels], filter_line)
         self._wake = wake
         self._wake_s = LIVE_WAKE_S if replay is None else REPLAY_WAKE_S
@@ -100,6 +99,8 @@ class Drawing:
         """Draw new rows and all panels, after a key."""
         self._rows_read_s = 0.0
         self.draw_all()
+        if self._filter_line.is_open:
+            self._filter_line.show_found(self.table.found())
 
     def draw_all(self) -> None:
         """Draw every panel from what is known now."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from textual.binding import Binding
@@ -25,12 +24,8 @@ from gputop.system.output import create
 from gputop.system.text import clean, counted, file_size
 from gputop.tui.box import Box
 from gputop.tui.draw import Line, time_of_day
-from gputop.tui.draw import fleet_page as draw
 from gputop.tui.feed import Context
 from gputop.tui.stacks_box import MEANINGS
-
-if TYPE_CHECKING:
-    from gputop.tui.fleet_screen import FleetScreen
 
 STACKS_IN_S = 0.7  # s from the question until all nodes take the stacks: the question must have reached them
 STACKS_S = 15.0  # s after which nodes without an answer are named
@@ -160,11 +155,10 @@ class FleetWhy(Box):
     TITLE = "why   (↑↓ scroll, Esc closes)"
     BINDINGS = [Binding("e", "dismiss", "close", show=False)]
 
-    def __init__(self, context: Context, screen: FleetScreen) -> None:
+    def __init__(self, context: Context, look: Callable[[], list[Line]]) -> None:
+        """``look`` gives the lines as they are now."""
         super().__init__(context)
-        self._fleet = screen
+        self._look = look
 
     def lines(self) -> Sequence[Line]:
-        choice = self._fleet.choice
-        lines = self._fleet.fleet.used(lambda fleet: draw.why_lines(fleet, draw.chosen_job(fleet, choice)))
-        return lines or [[("no training on these nodes", "")]]
+        return self._look() or [[("no training on these nodes", "")]]

@@ -177,14 +177,10 @@ class FleetScreen(LineScreen):
 
     def action_filter(self) -> None:
         self.filter_line.open(self.choice.pattern)
-        self._count()
 
     def filter_by(self, pattern: str) -> None:
         self.choice.pattern = pattern
         self.draw()
-        self._count()
-
-    def _count(self) -> None:
         self.filter_line.show_found(f"{len(draw.shown_rows(self.fleet, self.choice))} of {len(self.fleet.rows)}")
 
     def close_filter(self) -> None:
@@ -197,7 +193,9 @@ class FleetScreen(LineScreen):
         self.app.push_screen(HelpScreen(self.context, self.KEYS))
 
     def action_explain(self) -> None:
-        self.app.push_screen(FleetWhy(self.context, self))
+        self.app.push_screen(
+            FleetWhy(self.context, lambda: self.fleet.used(lambda fleet: draw.why_lines(fleet, draw.chosen_job(fleet, self.choice))))
+        )
 
     def action_copy_fix(self) -> None:
         """Copy the command for the chosen node."""
