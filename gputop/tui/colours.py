@@ -49,7 +49,8 @@ _COLOUR_BLIND = _DARK | {
 }  # fmt: skip
 # Of the 256, too: a fourth of the bytes of 24 bits.
 _NIGHT = _DARK | {
-    "": "color(189)", "title": "bold color(189)", "dim": "color(146)", "accent": "color(117)", "good": "color(150)", "warn": "color(223)", "crit": "bold color(211)",
+    "": "color(189)", "title": "bold color(189)", "dim": "color(146)", "accent": "color(117)", "good": "color(150)",
+    "warn": "color(223)", "crit": "bold color(211)",
     "lane": "color(111)", "lane2": "color(150)", "lane3": "color(183)", "running": "color(150)", "computing": "color(150)",
     "runnable": "bold color(211)", "starving": "bold color(211)", "disk": "color(111)", "memory": "color(218)", "throttled": "color(216)",
     "blocked": "color(183)", "ahead": "color(146)", "waiting-data": "color(223)", "waiting-gpu": "color(116)", "transfer": "color(81)",
