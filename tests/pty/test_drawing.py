@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import subprocess
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.bench.crowd import crowd
-from tests.pty.conftest import GPUTOP, Launch
+from tests.bench.stage import stage
+from tests.pty.conftest import GPUTOP, Launch, clean
 from tests.pty.terminal import Terminal
+from tests.require import require
 from tests.wait import PATIENCE_S
 
 ARROWS = ["\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D", "\x1b[1;2C", "\x1b[1;2D", "\x1b[F", "\x1b[H", "\x1b[5~", "\x1b[6~"]
@@ -35,6 +38,24 @@ def test_grown_screen_is_the_drawn_screen(launch: Launch, columns: int, lines: i
     terminal.wait_text("PAUSED")
     terminal.wait_still(1.2)
     drawn_anew(terminal)
+
+
+@pytest.mark.parametrize("look", [(), ("--ascii",), ("--theme", "gputop-night")], ids=" ".join)
+def test_a_heat_map_that_moved_is_the_drawn_map(tmp_path: Path, look: tuple[str, ...]) -> None:
+    require("cc")
+    with stage(8, [os.getpid()]) as staged:
+        terminal = Terminal([GPUTOP, *look], env=clean(staged, tmp_path) | {"COLORTERM": "truecolor"}, cwd=tmp_path, columns=120, lines=35)
+        try:
+            started(terminal)
+            terminal.wait_text("z: one as a chart")
+            seen = len(terminal.bursts)
+            terminal.wait_for(lambda: len(terminal.bursts) > seen + 30, "many small changes")
+            terminal.send(" ")
+            terminal.wait_text("PAUSED")
+            terminal.wait_still(1.2)
+            drawn_anew(terminal)
+        finally:
+            terminal.close()
 
 
 def test_rows_that_come_and_go_leave_nothing_behind(launch: Launch) -> None:
