@@ -70,7 +70,7 @@ class FlameFrame:
         return found[::-1]
 
 
-def flame(weighted: Iterable[Weighted]) -> FlameFrame:
+def flame_tree(weighted: Iterable[Weighted]) -> FlameFrame:
     """The tree of all stacks; its root is named ``all``."""
     root = FlameFrame("all", None)
     known: dict[tuple[int, str], FlameFrame] = {}

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from xml.sax.saxutils import escape
 
-from gputop.stacks.flame import FlameFrame, amount_of, flame, heaviest, share_of
+from gputop.stacks.flame import FlameFrame, amount_of, flame_tree, heaviest, share_of
 from gputop.stacks.frames import Weighted
 from gputop.system.text import clean, cut
 
@@ -57,7 +57,7 @@ _SCRIPT = f"\n(function () {{\n{_SIZES}" + """
 
 def to_svg(weighted: Iterable[Weighted], title: str, unit: str) -> str:
     """The document. ``unit``: of the weights, ``sample``, ``stack`` or ``nanoseconds``."""
-    root = flame(weighted)
+    root = flame_tree(weighted)
     shown = heaviest(root, MOST_FRAMES, LEAST_PX / (WIDTH - 2 * LEFT))
     height = TOP + ROW * (1 + max((one.depth for one in shown), default=0)) + LEFT
     head = f"{title}: {amount_of(root.weight, unit)}"

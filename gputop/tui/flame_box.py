@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textual import events
 from textual.binding import Binding
 
-from gputop.stacks.flame import FlameFrame, flame
+from gputop.stacks.flame import FlameFrame, flame_tree
 from gputop.stacks.frames import Weighted
 from gputop.system.text import cut
 from gputop.tui.box import CLOSE_KEY, Box
@@ -38,7 +38,7 @@ class FlameScreen(Box):
 
     def __init__(self, context: Context, weighted: Sequence[Weighted], heading: str, unit: str) -> None:
         super().__init__(context)
-        self.root = flame(weighted)
+        self.root = flame_tree(weighted)
         self.top = self.root  # the frame zoomed into
         self.chosen = self.root.children[0] if self.root.children else self.root
         self._heading, self._unit = heading, unit

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from gputop.stacks import flame_svg
-from gputop.stacks.flame import FlameFrame, flame, heaviest
+from gputop.stacks.flame import FlameFrame, flame_tree, heaviest
 from gputop.stacks.flame_svg import to_svg
 from gputop.stacks.frames import Weighted
 from gputop.tui.app import GputopApp
@@ -40,7 +40,7 @@ def named(root: FlameFrame, name: str) -> FlameFrame:
 
 
 def test_a_frame_weighs_what_all_stacks_with_it_weigh_and_the_heaviest_stands_first() -> None:
-    root = flame(STACKS)
+    root = flame_tree(STACKS)
     assert (root.weight, root.name) == (100, "all")
     assert [(one.name, one.weight, one.start) for one in root.children] == [("MainThread 7", 95, 0), ("loader 8", 5, 95)]
     main = root.children[0].children[0]
@@ -55,8 +55,8 @@ def test_a_frame_weighs_what_all_stacks_with_it_weigh_and_the_heaviest_stands_fi
 
 def test_a_stack_of_any_depth_is_a_tree() -> None:
     deep = tuple(f"f{i} (/a.py:{i})" for i in range(5000))
-    assert max(one.depth for one in flame([(deep, 1)]).walk()) <= 512
-    assert flame([]).weight == 0
+    assert max(one.depth for one in flame_tree([(deep, 1)]).walk()) <= 512
+    assert flame_tree([]).weight == 0
 
 
 # as SVG
@@ -105,7 +105,7 @@ def test_the_picture_of_very_many_frames_is_bounded(monkeypatch: pytest.MonkeyPa
     stacks = [((f"t{i}", *(f"f{i}_{j} (/a.py:{j})" for j in range(9))), 1 + i % 7) for i in range(900)]
     found = boxes(to_svg(stacks, "gputop stacks", "sample"))
     assert len(found) <= 500
-    root = flame(stacks)
+    root = flame_tree(stacks)
     shown_frames = set(map(id, heaviest(root, 500, 0.0)))
     assert all(one.parent is None or id(one.parent) in shown_frames for one in heaviest(root, 500, 0.0)), "none without its caller"
 
@@ -195,7 +195,7 @@ def test_nothing_is_written_where_no_stack_can_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [20, 75, 155, 215])
 def test_each_row_is_as_wide_as_the_box_and_frames_side_by_side_stay_apart(width: int) -> None:
-    root = flame(STACKS)
+    root = flame_tree(STACKS)
     rows = layout(root, width)
     drawn = ["".join(text for text, _ in line) for line in lines(rows, root.children[0], width)]
     assert {len(line) for line in drawn} == {width}
@@ -208,7 +208,7 @@ def test_each_row_is_as_wide_as_the_box_and_frames_side_by_side_stay_apart(width
 
 
 def test_zoomed_into_a_frame_it_and_those_around_it_are_as_wide_as_the_box() -> None:
-    root = flame(STACKS)
+    root = flame_tree(STACKS)
     rows = layout(named(root, "__next__"), 100)
     assert [[(box.frame.name.split()[0], box.width) for box in row] for row in rows] == [
         [("all", 100)], [("MainThread", 100)], [("<module>", 100)], [("__next__", 100)], [("futex_wait", 80), ("load", 20)],
@@ -216,7 +216,7 @@ def test_zoomed_into_a_frame_it_and_those_around_it_are_as_wide_as_the_box() -> 
 
 
 def test_the_cursor_goes_to_what_it_called_what_called_it_and_its_neighbours() -> None:
-    root = flame(STACKS)
+    root = flame_tree(STACKS)
     rows, at = layout(root, 100), root
     way = []
     for across, down in ((0, 1), (0, 1), (0, 1), (0, 1), (0, 1), (1, 0), (1, 0), (0, -1), (1, 0), (0, 1), (-1, 0)):
@@ -229,9 +229,9 @@ def test_the_cursor_goes_to_what_it_called_what_called_it_and_its_neighbours() -
 
 @pytest.mark.parametrize("width", [30, 75, 155])
 def test_the_name_of_the_chosen_frame_is_whole_in_two_lines_or_loses_the_middle_of_its_path(width: int) -> None:
-    whole = flame([((NEXT,), 1)]).children[0]
+    whole = flame_tree([((NEXT,), 1)]).children[0]
     assert "".join(about(whole, whole, "sample", 75)[:2]) == NEXT
-    long = flame([((f"forward_{'x' * 20} (/{'y' * 400}/end.py:3)",), 1)]).children[0]
+    long = flame_tree([((f"forward_{'x' * 20} (/{'y' * 400}/end.py:3)",), 1)]).children[0]
     first, second, _ = about(long, long, "sample", width)
     assert max(len(first), len(second)) <= width
     assert first.startswith("forward_x")

@@ -46,7 +46,7 @@ _CAUSE = ((200, 28), (130, 24), (76, 18), (40, 13))  # (least width of the termi
 Column = tuple[str, int]  # title, width
 
 
-class GpuRow(Struct, frozen=True):
+class MapRow(Struct, frozen=True):
     """Subject of a row: a GPU, one of its MIG devices, or all GPUs that have no row of their own."""
 
     gpus: tuple[int, ...]
@@ -190,21 +190,21 @@ class HeatMap:
         self.used = {gpu for gpus in places.values() for gpu in gpus}
         self.columns = columns_of(view, bool(self.ranks))
         self.cells = cell_columns(view, self.columns)
-        self._numbers: dict[GpuRow, list[Span]] = {}
-        self._lanes: dict[GpuRow, list[Lane]] = {}
+        self._numbers: dict[MapRow, list[Span]] = {}
+        self._lanes: dict[MapRow, list[Lane]] = {}
 
-    def rows(self, room: int, chosen: int) -> list[GpuRow]:
+    def rows(self, room: int, chosen: int) -> list[MapRow]:
         """At most ``room`` rows: all GPUs and MIG devices, or the GPUs, or those that stand out and the rest in the last row."""
         gpus = self.board.gpus
         indices = sorted(gpus)
-        whole = [GpuRow((index,), one) for index in indices for one in (_WHOLE, *(device.index for device in gpus[index].instances))]
+        whole = [MapRow((index,), one) for index in indices for one in (_WHOLE, *(device.index for device in gpus[index].instances))]
         if len(whole) <= room:
             return whole
         if len(indices) <= room:
-            return [GpuRow((index,)) for index in indices]
+            return [MapRow((index,)) for index in indices]
         own = set(sorted(indices, key=lambda index: (index != chosen, self._rank_of(index), index))[: max(1, room - 1)])
         rest = tuple(index for index in indices if index not in own)
-        return [*(GpuRow((index,)) for index in sorted(own)), *([GpuRow(rest)] if room > 1 else [])]
+        return [*(MapRow((index,)) for index in sorted(own)), *([MapRow(rest)] if room > 1 else [])]
 
     def _rank_of(self, index: int) -> int:
         """0 for a GPU with a finding, with errors or without answers, 1 for one that waits for another, 2 for the others."""
@@ -212,7 +212,7 @@ class HeatMap:
             return 0
         return 2 if index not in self.causes else 1 if self.causes[index][1] == "dim" else 0
 
-    def numbers(self, row: GpuRow, view: View) -> list[Span]:
+    def numbers(self, row: MapRow, view: View) -> list[Span]:
         """The columns left of a row's cells."""
         if row not in self._numbers:
             shown = self._rest(row) if row.is_rest else self._device(row) if row.device != _WHOLE else self._gpu(row.gpus[0])
@@ -223,7 +223,7 @@ class HeatMap:
         (text, _), *others = spans
         return [(text[:-1], "selected" if view.selected is None else "title"), (" ", ""), *others]
 
-    def lanes(self, row: GpuRow, history: History) -> list[Lane]:
+    def lanes(self, row: MapRow, history: History) -> list[Lane]:
         """The series of a row's cells: one, or those of the rest."""
         if row not in self._lanes:
             gpus = [self.board.gpus[index] for index in row.gpus]
@@ -260,7 +260,7 @@ class HeatMap:
             return ", ".join(words), "crit" if errors(gpu) else "warn"
         return ("MIG" if gpu.values.get("mig_mode") else unread(gpu)), "dim"
 
-    def _device(self, row: GpuRow) -> dict[str, Span]:
+    def _device(self, row: MapRow) -> dict[str, Span]:
         gpu = self.board.gpus[row.gpus[0]]
         one = next((one for one in gpu.instances if one.index == row.device), MigInstance(row.device))
         util = ("–", "dim") if one.util_pct is None else (f"{one.util_pct:.0f}%", _heat(one.util_pct, is_used=True))
@@ -270,7 +270,7 @@ class HeatMap:
             shown["SM act"] = f"{one.sm_active_pct:.0f}%", ""
         return shown | _memory(one.mem_used_bytes, one.mem_total_bytes)
 
-    def _rest(self, row: GpuRow) -> dict[str, Span]:
+    def _rest(self, row: MapRow) -> dict[str, Span]:
         """How many GPUs have no row of their own, and how busy they are."""
         gpus = [self.board.gpus[index] for index in row.gpus]
         known = [value for gpu in gpus for field in BUSY[:1] if (value := gpu.number(field.removeprefix("gpu."))) is not None]
@@ -287,7 +287,7 @@ class HeatDrawer:
     """Draws rows; keeps finished cells from one drawing to the next."""
 
     def __init__(self) -> None:
-        self._cells: dict[GpuRow, RollingCells] = {}
+        self._cells: dict[MapRow, RollingCells] = {}
 
     def lines(self, heat: HeatMap, view: View, history: History, room: int, axis: Axis) -> list[Line]:
         """A heading, and at most ``room - 1`` rows."""
@@ -296,7 +296,7 @@ class HeatDrawer:
         self._cells = {row: self._cells.get(row) or RollingCells() for row in rows}
         return [_heading(heat, rows), *([*heat.numbers(row, view), *self._row(heat, row, history, axis, cursor)] for row in rows)]
 
-    def _row(self, heat: HeatMap, row: GpuRow, history: History, axis: Axis, cursor: int | None) -> list[Span]:
+    def _row(self, heat: HeatMap, row: MapRow, history: History, axis: Axis, cursor: int | None) -> list[Span]:
         lanes = heat.lanes(row, history)
         if not any(lane.key in history.series for lane in lanes):
             return [(fit(lanes[0].absent if lanes else "", axis.columns), "dim")]
@@ -327,7 +327,7 @@ def _style(step: int, is_used: bool) -> str:
     return f"heat{step}" if is_used or step > 1 else "dim"
 
 
-def _heading(heat: HeatMap, rows: Sequence[GpuRow]) -> Line:
+def _heading(heat: HeatMap, rows: Sequence[MapRow]) -> Line:
     """The titles, what the colours mean, and what has no row."""
     left: list[Span] = [(_fitted(title, (_TITLES.get(title, title), ""), width)[0], "head") for title, width in heat.columns]
     devices = sum(len(gpu.instances) for gpu in heat.board.gpus.values()) - sum(row.device != _WHOLE for row in rows)
