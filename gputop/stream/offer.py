@@ -15,6 +15,9 @@ from gputop.system.text import clean
 
 HOLD_NS = 10 * SECOND_NS  # ns that an offered fix stays, unless it is plainly wrong: time to read it and to reach for the key (a choice)
 _NUMBER = re.compile(r"\d+")
+_OF_SETTINGS = re.compile(
+    r"(sudo )?(sh -c ')?(for \w+ in [\d ]+; do )?(chrt|renice|ionice|taskset|kill -CONT|systemctl set-property|echo) "
+)  # the beginning of commands that `gputop.prove.advised` reads
 _OF_A_GROUP = re.compile(r"/sys/fs/cgroup/|\bset-property\b")  # in a command that changes a control group
 
 
@@ -31,6 +34,11 @@ class Offer(Struct, frozen=True):
         """The command as it is shown, copied and applied; empty if only a person can do it."""
         return clean(self.fix.command)
 
+    @property
+    def is_for_a_key(self) -> bool:
+        """Whether a key can do it: its command changes settings. Code, an option of the next start, a restart are for people."""
+        return not self.fix.look and _OF_SETTINGS.match(self.fix.command) is not None
+
 
 class Offering:
     """Chooses the fix that is offered, verdict by verdict."""
@@ -43,7 +51,7 @@ class Offering:
     def take(self, t_ns: int, verdict: Verdict, board: Board, incidents: list[Incident]) -> Offer | None:
         """The offer after a new verdict: the one before it while it holds, else the best of the verdict."""
         own = _of_the_stage(verdict.fixes, verdict, board) if self._is_staged else verdict.fixes
-        held, found = self.now, best_fix(own or verdict.fixes)
+        held, found = self.now, best_fix(own)
         is_foreign = held is not None and self._is_staged and own and not _of_the_stage([held.fix], held.verdict, board)
         if held is not None and not is_foreign and not _is_wrong(held, verdict, board, incidents):
             is_listed = _names_the_same(held.verdict, verdict) and any(one.command == held.fix.command for one in verdict.fixes)

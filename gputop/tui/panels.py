@@ -282,8 +282,8 @@ class VerdictPanel(Panel):
         if fixing is not None and view.at_ns is None and (told := fixing.lines()):
             return edges.applied_line(told, view, fixing.applied is not None and fixing.applied.stays)
         offer = session.offer_at(view.at_ns)
-        can_apply = view.at_ns is None and not view.readonly and not self.context.look.remote and offer is not None and not offer.fix.look
-        keys = edges.FIX_KEYS if can_apply else (edges.COPY_KEY,)
+        is_here = view.at_ns is None and not view.readonly and not self.context.look.remote and offer is not None and not offer.fix.look
+        keys = edges.FIX_KEYS[not (offer and offer.is_for_a_key) :] if is_here else (edges.COPY_KEY,)
         return edges.fix_line(offer, verdict, view, keys) if offer is not None else edges.lost_line(session.ledger_at(view.at_ns), view)
 
     def _silence(self) -> str:

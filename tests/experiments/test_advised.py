@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from msgspec.structs import replace
 
-from gputop.findings.verdict import Fix
+from gputop.findings.verdict import Fix, Verdict
 from gputop.prove import running, suspect
 from gputop.prove.advised import plan_of
 from gputop.prove.change import IDLE, Case, Change, Plan, Refusal, TargetProcess
@@ -64,6 +64,7 @@ def state(pid: int) -> tuple[object, ...]:
 def test_a_command_is_done_and_undone_exactly(hog: int, command: str, changed: object) -> None:
     was = state(hog)
     planned = plan_of(command.replace("{}", str(hog)), case(hog), {hog: read_process(hog).start_ticks})
+    assert Offer(Fix("", command.replace("{}", str(hog))), Verdict(), 0).is_for_a_key, "the screen names x for what it can do"
     assert isinstance(planned, Plan), planned
     assert [one.target.pid for one in planned.reached] == [hog]
     with Guard(planned, agreed=True) as guard:

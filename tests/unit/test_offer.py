@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gputop.findings.verdict import Culprit, Fix, Incident, Verdict
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, ProcInfo, ProcSample
-from gputop.stream.offer import HOLD_NS, Offering
+from gputop.stream.offer import HOLD_NS, Offer, Offering
 from tests.tui import scene
 
 HOGS = (501, 502, 503)
@@ -107,7 +107,7 @@ def test_a_session_remembers_what_was_offered_and_leaves_its_verdicts_alone() ->
 
 
 def test_a_demo_offers_what_it_may_touch_and_that_at_once() -> None:
-    """Its own processes are started by what started its trainer; of others it offers a fix only where there is none of its own."""
+    """Its own processes are started by what started its trainer."""
     shown = board(1, *HOGS)
     shown.infos[1] = ProcInfo(1, 7, 900, 1000, "ada", "python", ["train.py"])
     shown.infos[501] = ProcInfo(501, 7, 77, 1000, "ada", "hog", ["hog"])
@@ -118,10 +118,15 @@ def test_a_demo_offers_what_it_may_touch_and_that_at_once() -> None:
     told = replace(verdict(501, 502, 503), fixes=(foreign, own))
     for one in (offering, real):
         offered = one.take(T_NS, replace(told, fixes=(foreign,)), shown, OPEN)
-        assert offered is not None
-        assert offered.fix == foreign
+        assert (offered is None) == (one is offering), "what it may not touch is not offered by a demo"
     after = [one.take(T_NS + SECOND_NS, told, shown, OPEN) for one in (offering, real)]
     assert [one.fix if one else None for one in after] == [own, foreign]
+
+
+@pytest.mark.parametrize("command", ["DataLoader(..., num_workers=4)", "export OMP_NUM_THREADS=1", "kill 12", "torchrun", ""])
+def test_what_a_person_has_to_do_is_for_no_key(command: str) -> None:
+    assert not Offer(Fix("", command), Verdict(), 0).is_for_a_key
+    assert not Offer(Fix("", "taskset -pc 12", look=True), Verdict(), 0).is_for_a_key
 
 
 @pytest.mark.parametrize(("command", "is_own"), [
