@@ -391,6 +391,35 @@ function jump(way) {
 }
 
 // the rest of the page
+function copyButton(command, text) {
+  const copy = el("button", { type: "button", class: "copy" }, "copy");
+  copy.addEventListener("click", () => {
+    const done = () => { copy.textContent = "copied"; };
+    if (navigator.clipboard) navigator.clipboard.writeText(command).then(done, () => getSelection().selectAllChildren(text));
+    else getSelection().selectAllChildren(text);
+  });
+  return copy;
+}
+function fixOf(fix) { // what to do, with its command; a look is never shown as a fix
+  const nodes = [el("p", {}, el("span", { class: "dim" }, fix.look ? "where to look: " : "what to do: "), fix.text)];
+  if (fix.command) {
+    const text = el("pre", { tabindex: "0" }, fix.command);
+    nodes.push(el("div", { class: "fix" }, text, copyButton(fix.command, text)));
+  }
+  return nodes;
+}
+function makeAnswer() { // what the whole recording comes to
+  const { symptom, cause, headline, detail, severity, fix, lost, bound, help_url: page } = data.whole;
+  $("answer").className = severity || "";
+  const bad = ["low", "medium", "high"].includes(severity);
+  $("answer-cause").append(`${bad ? "▲ " : symptom ? "✓ " : "… "}${symptom || "looking"}`, cause === "none" ? "" : ` ← ${cause}`);
+  setText($("answer-headline"), headline);
+  setText($("answer-detail"), detail);
+  const cost = [lost && `${lost} lost to it`, bound && `without it ${bound} as fast`].filter(Boolean).join("; ");
+  setText($("answer-cost"), cost);
+  if (fix) $("answer-fix").append(...fixOf(fix));
+  if (page) $("answer-fix").append(el("p", {}, el("a", { href: page, rel: "noreferrer" }, `what ${cause} means, and what looks alike`)));
+}
 function makeIncidents() {
   const list = $("incidents");
   if (!incidents.length) list.append(el("p", { class: "dim" }, "none in this recording"));
@@ -406,19 +435,8 @@ function makeIncidents() {
     const body = [el("p", {}, one.headline), one.detail ? el("p", { class: "dim" }, one.detail) : null, one.path.length ? path : null, one.without ? el("p", {}, one.without) : null];
     if (one.evidence.length) body.push(el("ul", { class: "evidence" }, ...one.evidence.map((item) => el("li", {}, `${item.metric} = ${item.value === null ? "not measured" : `${Math.round(item.value * 1000) / 1000} ${item.unit}`}: ${item.text}`))));
     if (one.culprits.length) body.push(el("p", {}, `by ${one.culprits.map((who) => `${who.name} (${who.pid})${who.cpu_s === null ? "" : `, ${who.cpu_s.toFixed(1)} CPU s`}`).join("; ")}`));
-    for (const fix of one.fixes) {
-      body.push(el("p", {}, `${fix.look ? "?" : "→"} ${fix.text}`));
-      if (fix.command) {
-        const copy = el("button", { type: "button" }, "copy"), text = el("pre", { tabindex: "0" }, fix.command);
-        copy.addEventListener("click", () => {
-          const done = () => { copy.textContent = "copied"; };
-          if (navigator.clipboard) navigator.clipboard.writeText(fix.command).then(done, () => getSelection().selectAllChildren(text));
-          else getSelection().selectAllChildren(text);
-        });
-        body.push(el("div", { class: "fix" }, text, copy));
-      }
-    }
-    (small.has(one) ? rest : list).append(el("details", {}, summary, ...body, el("p", {}, seek)));
+    for (const fix of one.fixes) body.push(...fixOf(fix));
+    (small.has(one) ? rest : list).append(el("details", { open: one === worst ? "" : null }, summary, ...body, el("p", {}, seek)));
   }
   if (small.size) list.append(rest);
   if (data.incidents_left_out > 0) list.append(el("p", { class: "dim" }, `${data.incidents_left_out} that cost less are left out`));
@@ -462,21 +480,22 @@ function drawLegend() {
 }
 function makeTexts() {
   const names = [...new Set(gpus.map((gpu) => gpu.name).filter(Boolean))], day = new Date((data.start_unix_s + data.utc_offset_s) * 1000).toISOString().slice(0, 10);
-  document.title = `gputop: ${data.host}, ${day} ${clock(0)}`;
   setText($("host"), data.host);
   const parts = [gpus.length && `${gpus.length}× ${names.join(", ") || "GPU"}${data.simulated ? ", SIMULATED" : ""}`, data.driver && `driver ${data.driver}`, `Linux ${data.kernel}`, `${data.cpus} CPUs`,
     `${day} ${clock(0)} to ${clock(cells)} ${data.zone}`, data.read_at, data.masked && "names are masked"];
   setText($("about"), parts.filter(Boolean).join(" · "));
   if (data.problem) $("about").after(el("p", { class: "warn" }, data.problem));
-  for (const [name, state, reason, remedy] of data.sources)
-    $("sources").append(el("li", {}, el("b", { class: state === "ok" ? "good" : "warn" }, state === "ok" ? "✓ " : "▲ "), `${name}${state === "ok" ? "" : `: ${reason || state}${remedy ? ` (${remedy})` : ""}`}`));
+  const whole = data.sources.filter(([, state]) => state === "ok").map(([name]) => name);
+  if (whole.length) $("sources").append(el("li", {}, el("b", { class: "good" }, "✓ "), whole.join(", ")));
+  for (const [name, state, reason, remedy] of data.sources.filter(([, state]) => state !== "ok"))
+    $("sources").append(el("li", {}, el("b", { class: "warn" }, "▲ "), `${name}: ${reason || state}${remedy ? ` (${remedy})` : ""}`));
   if (!data.stacks.length) setText($("stack-when"), data.masked ? "Left out: stacks quote programs, and names are masked." : "None was taken in this recording.");
   $("stack").hidden = !data.stacks.length;
   setText($("foot"), `Made by gputop ${data.gputop}. This file holds everything it shows and loads nothing. Keys: ← → moment, space play, n p incidents, + − window.`);
 }
-const worst = incidents.reduce((most, one) => (!most || one.gpu_lost_s > most.gpu_lost_s ? one : most), null);
+const worst = incidents.find((one) => one.id === data.whole.incident) || incidents.reduce((most, one) => (!most || one.gpu_lost_s > most.gpu_lost_s ? one : most), null);
 const bars = makeLedger();
-makeTexts(); makeLanes(); makeProcs(); makeGpus(); makeIncidents(); makeLegend();
+makeTexts(); makeAnswer(); makeLanes(); makeProcs(); makeGpus(); makeIncidents(); makeLegend();
 const whole = cells * data.cell_s;
 for (const seconds of WINDOWS_S.filter((s) => s < whole)) $("window").append(el("option", { value: seconds }, seconds < 120 ? `${seconds} s` : `${seconds / 60} min`));
 $("window").append(el("option", { value: whole }, "all"));

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html
 import os
 import time
 from bisect import bisect_right
@@ -23,8 +24,8 @@ import msgspec
 from msgspec import Struct, field, to_builtins
 
 from gputop.findings.explanation import Explanation
-from gputop.findings.path import sentence, tree, without
-from gputop.findings.verdict import PathStep, Verdict
+from gputop.findings.path import amount, factor, sentence, tree, without
+from gputop.findings.verdict import PathStep, Verdict, best_fix
 from gputop.model.fields import FIELDS
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.model.identity import Identity
@@ -47,6 +48,7 @@ MOST_STACKS = 40  # sets of stacks; a choice
 MOST_STACK_CHARS = 20_000  # of a set of stacks; a choice
 MOST_COMMAND = 300  # characters of a command line; a choice
 MOST_GPUS = 16  # a host has 8, or 16; a choice
+MOST_TITLE = 200  # characters; a browser's tab shows 30, a list of files 100
 MOST_WHOLE = 1 << 52  # of numbers and of their differences; a JavaScript number holds 53 bits
 MIB = 1 << 20
 
@@ -84,8 +86,11 @@ def page(told: dict[str, Any]) -> str:
     data = resources.files("gputop") / "data"
     style, script = ((data / f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
     shown = msgspec.json.encode(told).decode().replace("<", "\\u003c")  # neither a tag nor a comment begins inside
+    title = html.escape(clean(told["whole"]["headline"], MOST_TITLE))
     policy = f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; base-uri 'none'; form-action 'none'"
-    return Template((data / "page.html").read_text(encoding="utf-8")).substitute(policy=policy, style=style, script=script, data=shown)
+    return Template((data / "page.html").read_text(encoding="utf-8")).substitute(
+        policy=policy, title=title, style=style, script=script, data=shown
+    )
 
 
 def _digest(text: str) -> str:
@@ -379,7 +384,13 @@ def _explained(found: Explanation, start_s: float) -> dict[str, Any]:
             "without": clean(without(one.cause, culprits, one.regain_gpu_s, one.speedup_max)),
         })  # fmt: skip
     verdict = found.verdict
-    said = {name: getattr(verdict, name) for name in ("symptom", "cause", "headline", "detail")}
+    said = {name: getattr(verdict, name) for name in ("symptom", "cause", "headline", "detail", "help_url")}
+    own = [one for one in found.incidents if one.cause == verdict.cause]
+    dearest = max(own, key=lambda one: one.gpu_lost_s, default=None)
+    if dearest is not None:
+        lost_s = found.ledger.by_cause.get(verdict.cause)
+        said |= {"severity": dearest.severity, "incident": dearest.id, "fix": best_fix(dearest.fixes)}
+        said |= {"lost": f"{amount(lost_s)} GPU s" if lost_s else "", "bound": factor(verdict.speedup_max)}
     return {
         "incidents": incidents, "incidents_left_out": len(found.incidents) - len(incidents), "ledger": found.ledger,
         "workers": found.workers, "what_if": found.what_if, "whole": {**said, "path": _lines(verdict.path)},

@@ -16,23 +16,27 @@ from gputop.findings.path import amount
 from gputop.system.text import clean, counted
 
 MOST_ROWS = 15  # of a table; the rest is one row
+SHARE = "share"  # head of the last column: a bar and per cent
+BAR = 12  # characters of the bar of everything
+_PARTS = " ▏▎▍▍▊▊▊"  # a cell filled by so many eighths, of characters that have one in ASCII
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 980px; margin: 0 auto; padding: 12px 16px 40px; color: #1b1f24; background: #fff; }
 h1 { font-size: 20px; } h2 { font-size: 16px; margin: 26px 0 6px; } h3 { font-size: 15px; margin: 18px 0 4px; }
 table { border-collapse: collapse; } th, td { text-align: left; padding: 3px 16px 3px 0; border-bottom: 1px solid #d5d9df; }
 th { font-weight: 500; color: #555d68; } td { max-width: 420px; overflow-wrap: anywhere; } .scroll { overflow-x: auto; }
 .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-tr.sum td { font-weight: 600; border-bottom: 0; } .dim { color: #555d68; }
+.bar { color: #0a58b5; white-space: nowrap; max-width: none; } tr.sum td { font-weight: 600; border-bottom: 0; } .dim { color: #555d68; }
 pre { background: #f5f6f8; padding: 8px 10px; border-radius: 6px; white-space: pre-wrap; overflow-wrap: anywhere; }
 @media (prefers-color-scheme: dark) {
-body { color: #dfe5ec; background: #0e1116; } th, .dim { color: #98a3b0; } th, td { border-color: #2c333d; } pre { background: #171b22; }
+body { color: #dfe5ec; background: #0e1116; } .bar { color: #7cb7ff; }
+th, .dim { color: #98a3b0; } th, td { border-color: #2c333d; } pre { background: #171b22; }
 }
 @media (max-width: 600px) { th, td { padding-right: 10px; white-space: nowrap; } body { font-size: 14px; } }
 """
 
 
 class Table(NamedTuple):
-    """A table of the report. Titles that begin with ``>`` are of numbers; the last row is the sum."""
+    """A table of the report. Titles that begin with ``>`` are of numbers, `SHARE` is a bar; the last row is the sum."""
 
     title: str
     heads: Sequence[str]
@@ -43,6 +47,21 @@ class Table(NamedTuple):
 def hours(seconds: int) -> str:
     """``172:03:11``: hours, minutes, seconds, so that columns add up."""
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def spent(seconds: int) -> str:
+    """``172:03:11 GPU hours``, ``2 min 5 s of a GPU``."""
+    minutes = f"{seconds // 60} min " if seconds >= 60 else ""
+    return f"{hours(seconds)} GPU hours" if seconds >= 3600 else f"{minutes}{seconds % 60} s of a GPU"
+
+
+def bar(part: float, whole: float) -> str:
+    """``█████▊ 47 %``: the share as a bar, and in words; empty where there is no whole."""
+    if not whole:
+        return ""
+    full, eighths = divmod(round(8 * BAR * part / whole), 8)
+    drawn = f"{'█' * full}{_PARTS[eighths]}".strip() or _PARTS[bool(part)].strip()
+    return f"{drawn} {100 * part / whole:.0f} %".strip()
 
 
 def when(unix_s: float | None) -> str:
@@ -56,7 +75,7 @@ def summary(told: dict[str, Any]) -> list[str]:
     cost = total["money"]
     wasted = total["lost_s"] + total["unused_s"]
     share = f", {100 * wasted / total['held_s']:.0f} % of the time that they were held" if total["held_s"] else ""
-    first = f"{hours(wasted)} GPU hours were wasted{f' ({money(cost, currency)})' if cost is not None else ''}{share}."
+    first = f"{spent(wasted)} were wasted{f' ({money(cost, currency)})' if cost is not None else ''}{share}."
     lost = f"{hours(total['lost_s'])} were lost in training, {hours(total['unused_s'])} held and unused."
     many = len(told["hosts"])
     hosts = ", ".join(told["hosts"][:8]) + (f" and {many - 8} more" if many > 8 else "")
@@ -76,20 +95,27 @@ def tables(told: dict[str, Any]) -> Iterator[Table]:
     def cells(row: dict[str, Any], *names: str) -> list[str]:
         return [*(hours(row[name]) for name in names), *([money(row["money"], currency)] if priced else [])]
 
+    def wasted(row: dict[str, Any]) -> str:
+        return bar(row["lost_s"] + row["unused_s"], total["lost_s"] + total["unused_s"])
+
     numbers = ("trained_s", "lost_s", "unused_s")
     for title, key, *kinds in (("By user", "by_user", "user"), ("By job", "by_job", "job", "user")):
         found = [one for one in told[key] if any(one[name] for name in numbers)]
-        rows = [[*(one[kind] for kind in kinds), *cells(one, *numbers)] for one in _short(found, kinds, numbers)]
-        sums = ["all", *[""] * (len(kinds) - 1), *cells(total, *numbers)]
-        yield Table(title, [*kinds, ">in training", ">lost", ">unused", *cost], [*rows, sums])
-    rows = [[one["cause"], *cells(one, "lost_s")] for one in told["by_cause"] if one["lost_s"]]
-    yield Table("By cause", ["cause", ">lost", *cost], [*rows, ["all", *cells({**total, "money": total["lost_money"]}, "lost_s")]])
+        rows = [[*(one[kind] for kind in kinds), *cells(one, *numbers), wasted(one)] for one in _short(found, kinds, numbers)]
+        sums = ["all", *[""] * (len(kinds) - 1), *cells(total, *numbers), ""]
+        yield Table(title, [*kinds, ">in training", ">lost", ">unused", *cost, SHARE], [*rows, sums])
+    rows = [[one["cause"], *cells(one, "lost_s"), bar(one["lost_s"], total["lost_s"])] for one in told["by_cause"] if one["lost_s"]]
+    sums = ["all", *cells({**total, "money": total["lost_money"]}, "lost_s"), ""]
+    yield Table("By cause", ["cause", ">lost", *cost, SHARE], [*rows, sums])
     if told["held_and_unused"]:
         kinds = ["job", "user", "host"]
-        rows = [[*(one[kind] for kind in kinds), *cells(one, "unused_s")] for one in _short(told["held_and_unused"], kinds, ("unused_s",))]
-        sums = ["all", "", "", *cells({**total, "money": total["unused_money"]}, "unused_s")]
+        rows = [
+            [*(one[kind] for kind in kinds), *cells(one, "unused_s"), bar(one["unused_s"], total["unused_s"])]
+            for one in _short(told["held_and_unused"], kinds, ("unused_s",))
+        ]
+        sums = ["all", "", "", *cells({**total, "money": total["unused_money"]}, "unused_s"), ""]
         note = "A process held the GPU for a minute or longer and nothing ran on it, outside of training."
-        yield Table("Held and unused", [*kinds, ">unused", *cost], [*rows, sums], note)
+        yield Table("Held and unused", [*kinds, ">unused", *cost, SHARE], [*rows, sums], note)
 
 
 def _short(rows: list[dict[str, Any]], kinds: Sequence[str], numbers: Sequence[str]) -> list[dict[str, Any]]:
@@ -166,7 +192,7 @@ def page(told: dict[str, Any]) -> str:
         scroll = f'<div class="scroll" tabindex="0" role="region" aria-label="{text(table.title)}, table">'
         out += [f"<h2>{text(table.title)}</h2>", *([f'<p class="dim">{text(table.note)}</p>'] if table.note else [])]
         out += [scroll, "<table>", "<tr>"]
-        right = [' class="n"' if head.startswith(">") else "" for head in table.heads]
+        right = [' class="n"' if head.startswith(">") else ' class="bar"' if head == SHARE else "" for head in table.heads]
         out += [f'<th scope="col"{kind}>{text(head.lstrip(">"))}</th>' for head, kind in zip(table.heads, right, strict=True)]
         out.append("</tr>")
         for i, row in enumerate(table.rows):

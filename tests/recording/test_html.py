@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib.util
 import json
 import random
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from gputop import cli
 from gputop.commands.replay import sample
 from gputop.commands.report import price
+from gputop.findings.verdict import page_of
 from gputop.model.frame import Frame, ProcInfo
 from gputop.recording.reader import Recording
 from gputop.stream.session import Session
@@ -162,6 +164,86 @@ def test_anybody_can_read_the_report(tab: Browser, tmp_path: Path) -> None:
     assert complaints(tab) == []
     assert axe(tab) == []
     assert tab.run("document.documentElement.scrollWidth") <= 390
+
+
+OVERLAPS = """(() => {
+  const seen = (node) => { // what of a text is visible: its lines, cut where a box around it hides the rest
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    return [...range.getClientRects()].map((line) => {
+      let [left, top, right, bottom] = [line.left, line.top, line.right, line.bottom];
+      for (let around = node.parentElement; around; around = around.parentElement) {
+        if (getComputedStyle(around).overflowX === "visible") continue;
+        const box = around.getBoundingClientRect();
+        [left, top] = [Math.max(left, box.left), Math.max(top, box.top)];
+        [right, bottom] = [Math.min(right, box.right), Math.min(bottom, box.bottom)];
+      }
+      return { left, top, right, bottom, text: node.data.trim(), node };
+    }).filter((box) => box.right - box.left > 1 && box.bottom - box.top > 1);
+  };
+  const texts = [], walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node = walk.nextNode(); node; node = walk.nextNode()) {
+    const around = node.parentElement;
+    if (node.data.trim() && around.checkVisibility() && !around.closest("pre, script, select")) texts.push(...seen(node));
+  }
+  const wrong = [];
+  texts.forEach((one, i) => texts.slice(i + 1).forEach((other) => {
+    const wide = Math.min(one.right, other.right) - Math.max(one.left, other.left);
+    const high = Math.min(one.bottom, other.bottom) - Math.max(one.top, other.top);
+    if (one.node !== other.node && wide > 2 && high > 3) wrong.push(`${one.text} / ${other.text}`);
+  }));
+  const cursor = document.getElementById("cursor");
+  if (cursor) {
+    cursor.style.pointerEvents = "auto";
+    for (const one of texts.filter((text) => document.getElementById("axis").contains(text.node))) {
+      one.node.parentElement.scrollIntoView({ block: "center" });
+      const x = cursor.getBoundingClientRect().left, line = seen(one.node)[0];
+      if (line && line.left < x && x < line.right && document.elementFromPoint(x, (line.top + line.bottom) / 2) === cursor)
+        wrong.push(`${one.text} / the cursor`);
+    }
+  }
+  return wrong;
+})()"""
+"""Texts that lie over one another, or under the cursor of the time."""
+
+
+@pytest.mark.parametrize("width", [375, 360, 768, 1280])
+def test_no_text_lies_over_another(tab: Browser, page: Path, tmp_path: Path, width: int) -> None:
+    (tmp_path / "week.html").write_text(usage_text.page(usage.bill(week(), None, None, price("3.5/h"))))
+    for shown in (page, tmp_path / "week.html"):
+        tab.open(shown, width, 800)
+        assert tab.run(OVERLAPS) == [], shown.name
+        assert tab.run("document.documentElement.scrollWidth") <= width, shown.name
+
+
+def test_it_opens_with_headline_fix_and_a_button_to_copy_it(tab: Browser, page: Path) -> None:
+    """On a phone's first screen: what it is, what to do, and the command; the worst incident is open."""
+    tab.open(page, 375, 800)
+    told = json.loads(data_of(page))
+    whole, [worst] = told["whole"], [one for one in told["incidents"] if one["id"] == told["whole"]["incident"]]
+    assert text(tab, "#answer-headline") == whole["headline"] == worst["headline"]
+    assert tab.run("document.title") == whole["headline"]
+    fix = whole["fix"]
+    assert fix in worst["fixes"]
+    assert not fix["look"]
+    assert fix["text"] in text(tab, "#answer-fix")
+    assert text(tab, "#answer-fix pre") == fix["command"]
+    assert tab.run("document.querySelector('#answer-fix .copy').getBoundingClientRect().bottom") < 800
+    assert tab.run("document.querySelector('#answer-fix a').href") == page_of(whole["cause"])
+    tab.run("navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }")
+    tab.run("document.querySelector('#answer-fix .copy').click()")
+    assert tab.run("window.copied") == fix["command"]
+    assert text(tab, "#answer-fix .copy") == "copied"
+    opened = tab.run("[...document.querySelectorAll('#incidents details[open] summary')].map((one) => one.textContent)")
+    assert [worst["cause"] in summary for summary in opened] == [True]
+
+
+def test_its_title_is_the_headline_before_any_script_runs(page: Path) -> None:
+    """As a list of files, or a chat, reads it."""
+    assert f"<title>{html.escape(json.loads(data_of(page))['whole']['headline'])}</title>" in page.read_text()
+    told = json.loads(data_of(page))
+    told["whole"]["headline"] = "</title><script>"
+    assert "<title>&lt;/title&gt;&lt;script&gt;</title>" in export_html.page(told)
 
 
 def data_of(page: Path) -> str:

@@ -263,6 +263,26 @@ def test_it_books_what_explain_books_and_tells_how_to_see_it(tmp_path: Path, cap
     assert cli.main(["report", sample(), "--to", "html", "-o", str(out)]) == 1
 
 
+def test_a_bar_is_as_long_as_its_share() -> None:
+    """In Markdown and in a page: mail programs show neither script nor drawing."""
+    causes = {"disk-io": 300.0, "cpu-contention": 90.0, "pause": 9.0, "network-io": 1.0}
+    one = StretchUsage("node1", 0.0, 900.0, 900.0, trained={Owner("ana", "bert"): Ledger(900.0, 400.0, causes)}, gpus=1)
+    found = usage.bill([one], None, None, None)
+    table = usage_text.markdown(found).partition("## By cause")[2]
+    rows = re.findall(r"^\| ([\w-]+) .*\| ([█▏▎▍▊]+) (\d+) % +\|$", table, re.MULTILINE)
+    assert [(cause, int(share)) for cause, _, share in rows] == [("disk-io", 75), ("cpu-contention", 22), ("pause", 2), ("network-io", 0)]
+    lengths = [sum({"█": 8, "▊": 6, "▍": 3, "▎": 2, "▏": 1}[char] for char in bar) for _, bar, _ in rows]
+    for length, (_, _, share) in zip(lengths, rows, strict=True):
+        assert length == pytest.approx(8 * usage_text.BAR * int(share) / 100, abs=2.5)
+    assert all(lengths), "what is little is not nothing"
+    assert [f'<td class="bar">{bar} {share} %</td>' in usage_text.page(found) for _, bar, share in rows] == [True] * len(rows)
+
+
+@pytest.mark.parametrize(("part", "whole", "text"), [(0, 0, ""), (0, 5, "0 %"), (5, 5, f"{'█' * usage_text.BAR} 100 %")])
+def test_a_bar_of_nothing_and_of_all(part: int, whole: int, text: str) -> None:
+    assert usage_text.bar(part, whole) == text
+
+
 def test_names_of_others_stay_text() -> None:
     name = "</td><script>x</script>|`[a](http://b)"
     whose = Owner(name, name)
@@ -273,7 +293,7 @@ def test_names_of_others_stay_text() -> None:
     assert rows
     for row in rows:
         assert not re.search(r"(?<!\\)[<`\[]", row)
-        assert len(re.findall(r"(?<!\\)\|", row)) in (6, 5)
+        assert len(re.findall(r"(?<!\\)\|", row)) in (7, 6)
 
 
 def test_a_file_may_have_any_name(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
