@@ -121,11 +121,11 @@ class Fixing:
 
     def lines(self) -> Line | None:
         """The line of the fix in force; None without one. Hold the session's lock."""
-        from gputop.prove.applying import told
-
         made = self._applied
         if made is None or not made.since_ns:
             return None
+        from gputop.prove.applying import told  # half a megabyte, which no screen without a fix needs
+
         seconds = (self._session.now_ns - made.since_ns) // SECOND_NS
         pace = made.pace(self._session)
         effect = told(made.before, pace) or "its effect cannot be measured" if pace else "measuring its effect"

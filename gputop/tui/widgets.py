@@ -149,7 +149,9 @@ class Scrolled(ScrollView):
 
 
 def _strip(line: Line, colours: Palette) -> Strip:
-    return Strip([Segment(text, colours.get(meaning)) for text, meaning in line])
+    """The line for Textual, with its width where that is plain: Rich would load its table of all characters to count them."""
+    text = "".join([part for part, _ in line])
+    return Strip([Segment(part, colours.get(meaning)) for part, meaning in line], len(text) if is_narrow(text) else None)
 
 
 # past the compositor: from changed lines to what the terminal gets
