@@ -71,10 +71,10 @@ def session_at(at_s: float, path: str = "") -> Session:
 
 
 def session_of(gpus: int) -> Session:
-    """A session of a hand-made node with so many GPUs."""
+    """A session of a hand-made node with so many GPUs, and a rank of a training on each: the one on GPU 3 holds the others."""
     from tests.tui import scene
 
-    return scene.session(gpus=gpus)
+    return scene.ranks(gpus, late=3)
 
 
 def live(session: Session, theme: str = "gputop-dark") -> GputopApp:

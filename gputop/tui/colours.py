@@ -13,6 +13,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from rich.color import Color as RichColor
+from rich.color import ColorSystem
 from rich.style import Style
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
@@ -70,7 +72,7 @@ _SIXTEEN_LIGHT = _SIXTEEN_DARK | {
 }  # fmt: skip
 
 DARK, LIGHT, COLOUR_BLIND, NIGHT = "gputop-dark", "gputop-light", "gputop-colour-blind", "gputop-night"
-HEAT_LEVELS = 7  # meanings ``heat1`` (least busy) to ``heat7``
+HEAT_LEVELS = 7  # steps of how busy a GPU is: meanings ``heat1`` (least) to ``heat7`` of numbers, ``cell1`` to ``cell7`` of cells
 TINT = 0.75  # part of the background in the tint of a cell of the heat map (a choice)
 CONTRAST = 4.5  # least contrast of text and its background (WCAG 2, level AA)
 CONTRAST_OF_SIXTEEN = 3.0  # where there are sixteen colours alone: of large text and of graphics (WCAG 2, level AA); none reaches more
@@ -134,20 +136,34 @@ def _colour(spec: str) -> str:
 
 
 def heated(specs: Mapping[str, str], back: Color | None = None) -> dict[str, str]:
-    """Colours of how busy a GPU is, from those of trouble over a warning to all well: blends, or steps of the terminal's own colours.
+    """Colours of how busy a GPU is, from that of trouble over that of a warning to that of all well.
 
-    On a known background ``back`` the rest of a cell has a tint, so that the cells are an area.
+    Numbers (``heat1`` …) have these three. Cells (``cell1`` …) have blends of them, where it is known how they look; on a known background
+    ``back`` the rest of a cell has a tint, so that the cells are an area.
     """
-    bad, middle, good = (_colour(specs[name]) for name in ("crit", "warn", "good"))
-    if not all(colour.startswith("#") for colour in (bad, middle, good)):
-        return dict(zip((f"heat{step}" for step in range(1, HEAT_LEVELS + 1)), (bad, bad, bad, middle, middle, good, good), strict=True))
-    ends, half = [Color.parse(colour) for colour in (bad, middle, good)], (HEAT_LEVELS - 1) / 2
-    mixed = {step: ends[min(1, int(step / half))].blend(ends[min(1, int(step / half)) + 1], step / half - min(1, int(step / half)))
-             for step in range(HEAT_LEVELS)}  # fmt: skip
-    if back is None:
-        return {f"heat{step + 1}": colour.hex6 for step, colour in mixed.items()}
-    mixed = {step: readable(colour, back) for step, colour in mixed.items()}
-    return {f"heat{step + 1}": f"{colour.hex6} on {colour.blend(back, TINT).hex6}" for step, colour in mixed.items()}
+    named = [_colour(specs[name]) for name in ("crit", "warn", "good")]
+    steps = range(1, HEAT_LEVELS + 1)
+    numbers = {f"heat{step}": colour for step, colour in zip(steps, (named[0],) * 3 + (named[1],) * 2 + (named[2],) * 2, strict=True)}
+    bad, middle, good = (_known(colour) for colour in named)
+    if bad is None or middle is None or good is None:
+        return numbers | {f"cell{step}": numbers[f"heat{step}"] for step in steps}
+    half, is_brief = (HEAT_LEVELS - 1) / 2, not any(colour.startswith("#") for colour in named)
+    mixed = [bad.blend(middle, at / half) if at <= half else middle.blend(good, at / half - 1.0) for at in range(HEAT_LEVELS)]
+    mixed = mixed if back is None else [readable(colour, back) for colour in mixed]
+    shown = [_brief(colour) if is_brief else colour.hex6 for colour in mixed]
+    tints = ["" if back is None else f" on {colour.blend(back, TINT).hex6}" for colour in mixed]
+    return numbers | {f"cell{step}": colour + tint for step, colour, tint in zip(steps, shown, tints, strict=True)}
+
+
+def _known(name: str) -> Color | None:
+    """The colour of that name; None for one that each terminal shows as it likes."""
+    colour = RichColor.parse(name or "default")
+    return None if colour.is_system_defined else Color(*colour.get_truecolor())
+
+
+def _brief(colour: Color) -> str:
+    """The nearest of the 256, which takes a fourth of the bytes of 24 bits."""
+    return f"color({RichColor.parse(colour.hex6).downgrade(ColorSystem.EIGHT_BIT).number})"
 
 
 def flaming(specs: Mapping[str, str]) -> dict[str, str]:

@@ -244,8 +244,8 @@ def test_few_gpus_have_rows_and_lanes_where_there_is_room(gpus: int, height: int
 
 def test_a_theme_that_paints_has_a_colour_for_each_step_and_a_tint_behind_it() -> None:
     for theme in ("gputop-night", "nord", "solarized-light"):
-        styles = [palette(theme)[f"heat{step}"] for step in range(1, HEAT_LEVELS + 1)]
-        assert len({str(style.color) for style in styles}) == HEAT_LEVELS
+        styles = [palette(theme)[f"cell{step}"] for step in range(1, HEAT_LEVELS + 1)]
+        assert len({(str(style.color), str(style.bgcolor)) for style in styles}) == HEAT_LEVELS
         assert all(style.bgcolor is not None for style in styles)
-    assert all(style.bgcolor is None for name, style in palette("gputop-dark").items() if name.startswith("heat"))
+    assert all(palette("gputop-dark")[f"cell{step}"].bgcolor is None for step in range(1, HEAT_LEVELS + 1)), "its background is not known"
     assert all(style.color is None and style.bgcolor is None for style in palette("gputop-night", coloured=False).values())

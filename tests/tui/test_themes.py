@@ -38,7 +38,7 @@ TERMINALS = {
 
 
 def unreadable(told: Palette, back: Color, sixteen: str = "", least: float = CONTRAST) -> list[str]:
-    """Meanings whose colour is no text on this background; what lies in an incident is bars alone."""
+    """Meanings whose colour is no text on this background; what lies in an incident, and in the heat map, is bars alone."""
     ansi = [Color.parse(f"#{colour}") for colour in sixteen.split()]
 
     def seen(colour: RichColor) -> Color:
@@ -46,7 +46,7 @@ def unreadable(told: Palette, back: Color, sixteen: str = "", least: float = CON
 
     found = []
     for meaning, style in told.items():
-        needed = min(least, CONTRAST_OF_SIXTEEN) if meaning.endswith(SHADED) else least
+        needed = min(least, CONTRAST_OF_SIXTEEN) if meaning.endswith(SHADED) or meaning.startswith("cell") else least
         if style.color is not None and contrast(seen(style.color), seen(style.bgcolor) if style.bgcolor else back) < needed:
             found.append(meaning)
     return found

@@ -28,7 +28,7 @@ from gputop.tui.draw.view import Axis, View
 
 HEAT_FROM = 4  # GPUs from which on their lanes would take the screen (a choice)
 LANES_FROM = 16  # rows of the screen, beside two for each GPU, from which on fewer GPUs have room for a lane each
-LEVELS = 7  # steps of a cell, from ``heat1``, nothing to do, to ``heat7``; an eighth is left free between two rows
+LEVELS = 7  # steps of a cell, from ``cell1``, nothing to do, to ``cell7``; an eighth is left free between two rows
 LEAST_CELLS = 10  # columns that cells take at least; columns of numbers are left out for them
 LEGEND = 30  # columns that the legend takes
 BAR = 6  # cells of the memory's bar
@@ -312,19 +312,19 @@ def _cell(k: int, lanes: Sequence[Lane], history: History, cell_ns: int, is_used
     steps = [step for lane in lanes if (step := column(lane, history, k * cell_ns, cell_ns, _SCALE, LEVELS)[0])]
     if steps:
         step = round(sum(steps) / len(steps))
-        return BARS[step], _style(step, is_used)
+        return BARS[step], _style("cell", step, is_used)
     is_within = bool(history.times) and history.times[0] < (k + 1) * cell_ns and k * cell_ns <= history.times[-1]
     return (UNREAD, "dim") if is_within else (" ", "")
 
 
 def _heat(value: float, is_used: bool) -> str:
-    """The colour of a share of time, which is that of its cell."""
-    return _style(min(LEVELS, max(1, int(value / 100 * LEVELS) + 1)), is_used)
+    """The colour of a share of time as a number."""
+    return _style("heat", min(LEVELS, max(1, int(value / 100 * LEVELS) + 1)), is_used)
 
 
-def _style(step: int, is_used: bool) -> str:
+def _style(what: str, step: int, is_used: bool) -> str:
     """The colour of a step; a GPU that nobody has may rest."""
-    return f"heat{step}" if is_used or step > 1 else "dim"
+    return f"{what}{step}" if is_used or step > 1 else "dim"
 
 
 def _heading(heat: HeatMap, rows: Sequence[MapRow]) -> Line:
@@ -337,7 +337,7 @@ def _heading(heat: HeatMap, rows: Sequence[MapRow]) -> Line:
     told = "  ".join(notes)
     if heat.cells < LEGEND + len(told):
         return [*left, (f"{fit(told, min(len(told), heat.cells)):>{heat.cells}}", "dim")]
-    scale = [(BARS[step], f"heat{step}") for step in range(1, LEVELS + 1)]
+    scale = [(BARS[step], f"cell{step}") for step in range(1, LEVELS + 1)]
     legend: list[Span] = [("busy 0 ", "dim"), *scale, (" 100 %", "dim")]
     room = heat.cells - sum(len(text) for text, _ in legend)
     ask = "z: one as a chart"
