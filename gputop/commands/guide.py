@@ -138,14 +138,15 @@ class Guide:
     def _looks(self, session: Session, since: int, now: int) -> str:
         """Words until the cause is found, and a moment after that; else empty."""
         verdict, scenario = session.engine.verdict, self._scenario
-        if (verdict.symptom, verdict.cause) == (scenario.symptom, scenario.cause):
+        if (verdict.symptom, verdict.cause) == (scenario.symptom, scenario.cause) or verdict.cause in scenario.also:
             self._found.setdefault(since, now)
         if self._is_applied:
             return ""
         if (found := self._found.get(since)) is None:
             return f"{scenario.summary}: gputop looks"
         if now - found < NEWS_NS:
-            what = f"{scenario.cause} found" if scenario.cause != "none" else "found healthy"
+            cause = verdict.cause if verdict.cause in scenario.also else scenario.cause
+            what = f"{cause} found" if cause != "none" else "found healthy"
             return f"{what} after {_seconds(found - since)}: see line 2"
         return ""
 

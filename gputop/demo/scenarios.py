@@ -29,6 +29,7 @@ class Scenario(Struct, frozen=True):
     pins: bool = False  # ranks, or all, are held to one CPU each: two are needed
     file: bool = False  # it reads a file on a disk: slowly while it is disturbed, by its control group where that can be made
     quota: bool = False  # it runs in a control group, with a CPU quota while it is disturbed
+    also: tuple[str, ...] = ()  # causes as which the same trouble is found by turns
     turns: bool = True  # whether it runs well and badly in turns, by what a fix from outside ends; else it is its own code, from the start
 
 
@@ -145,7 +146,8 @@ SCENARIOS = {
     "tiny-kernels": Scenario("busy-not-working", "small-kernels", "busy by nvidia-smi, 95% of the GPU idle", _tiny_kernels, turns=False),
     "sync-storm": Scenario("wait-heavy", "sync-storm", ".item() after every small operation", _sync_storm, turns=False),
     "straggler": Scenario(
-        "straggler", "straggler-rank", "an agent takes rank 1's CPU, and rank 0 waits", _straggler, ranks=2, hogs=True, pins=True
+        "straggler", "straggler-rank", "an agent takes rank 1's CPU, and rank 0 waits", _straggler, ranks=2, hogs=True, pins=True,
+        also=("cpu-contention",),
     ),
     "pinned": Scenario("input-bound", "affinity", "the job is held to one CPU while others are idle", _pinned, pins=True),
     "queue-full-healthy": Scenario("healthy", "none", "idle workers, full queues: nothing is wrong", _fed(3.0, 4, 120.0, 4), turns=False),

@@ -21,9 +21,9 @@ from gputop.stream.offer import Offer
 from gputop.stream.playback import Playback
 from gputop.stream.session import Session
 from gputop.system.priority import SCREEN_PRIORITY
-from gputop.system.text import cell_width, cut, file_size, fit
+from gputop.system.text import file_size, fit
 from gputop.tui.canvas import Note, OwnCost, Steady
-from gputop.tui.draw import NEARLY_S, Line, Span, duration, edges, gpus, heat, table, why
+from gputop.tui.draw import NEARLY_S, Line, Span, clipped, duration, edges, gpus, heat, table, why
 from gputop.tui.draw.columns import scrolled, stepped
 from gputop.tui.draw.lanes import TALLEST, Lane, LaneDrawer, all_lanes, fold, fold_quiet, is_tall, share_rows
 from gputop.tui.draw.table import ProcessRow, rows
@@ -554,13 +554,7 @@ class GuidePanel(Panel):
     name = "guide"
 
     def lines(self) -> Sequence[Line]:
-        if not self.rows:
-            return []
-        room, out = self.context.view.width, list[Span]()
-        for text, style in self.context.look.guide_line:
-            out.append((cut(text, room), style))
-            room -= cell_width(out[-1][0])
-        return [out]
+        return [clipped(self.context.look.guide_line, self.context.view.width)] if self.rows else []
 
 
 class KeysPanel(Panel):

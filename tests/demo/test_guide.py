@@ -128,6 +128,14 @@ def test_a_demo_goes_from_healthy_to_found_and_waits_for_each_key(words: memoryv
     assert not _holds(words, shown.session)
 
 
+def test_trouble_that_is_found_as_another_cause_by_turns_is_found(words: memoryview[int]) -> None:
+    shown = Shown(words, "straggler")
+    shown.act(simulated.TROUBLE, 2)
+    (other,) = shown.scenario.also
+    shown.session.engine.verdict = Verdict(symptom="input-bound", cause=other)
+    assert f"{other} found after 2 s" in shown.text()
+
+
 def test_keys_are_ticked_in_any_order_and_tab_goes_on_without_one(words: memoryview[int]) -> None:
     shown = Shown(words, "throttled")
     shown.finds()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 from itertools import dropwhile, groupby, islice
 from time import localtime, strftime
 
-from gputop.system.text import ascii_text, cell_width, clean, even, is_narrow
+from gputop.system.colour import Line as Line  # meanings have their colours on a screen from `gputop.tui.widgets`
+from gputop.system.colour import Span as Span
+from gputop.system.text import ascii_text, cell_width, clean, cut, even, is_narrow
 
-Span = tuple[str, str]  # text and its meaning; `gputop.tui.widgets` gives each meaning a colour
-Line = Sequence[Span]
 NEARLY_S = 0.05  # s before a full second that are shown as that second: frames come a little early
 LEAST_COLUMNS, LEAST_ROWS = 20, 3  # a smaller terminal shows nothing but `TOO_SMALL`
 TOO_SMALL = f"too small, needs {LEAST_COLUMNS}×{LEAST_ROWS}"
@@ -19,6 +18,15 @@ TOO_SMALL = f"too small, needs {LEAST_COLUMNS}×{LEAST_ROWS}"
 def ascii_line(line: Line) -> Line:
     """The line for terminals that show only ASCII."""
     return [(ascii_text(text), meaning) for text, meaning in line]
+
+
+def clipped(line: Line, width: int) -> list[Span]:
+    """The line in at most ``width`` columns."""
+    out = list[Span]()
+    for text, style in line:
+        out.append((cut(text, width), style))
+        width -= cell_width(out[-1][0])
+    return out
 
 
 def safe_line(line: Line) -> list[Span]:
