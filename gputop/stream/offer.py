@@ -18,6 +18,7 @@ _NUMBER = re.compile(r"\d+")
 _OF_SETTINGS = re.compile(
     r"(sudo )?(sh -c ')?(for \w+ in [\d ]+; do )?(chrt|renice|ionice|taskset|kill -CONT|systemctl set-property|echo) "
 )  # the beginning of commands that `gputop.prove.advised` reads
+_PIDS = re.compile(r"(?:/proc/|--pid 0 |-p |-apc [\d,-]+ |\bin |kill (?:-CONT )?)(\d+(?: \d+)*)")  # where pids stand in a command
 _OF_A_GROUP = re.compile(r"/sys/fs/cgroup/|\bset-property\b")  # in a command that changes a control group
 
 
@@ -68,7 +69,7 @@ def _of_the_stage(fixes: Sequence[Fix], verdict: Verdict, board: Board) -> list[
     stage = 0 if trainer is None else trainer.ppid
     return [
         fix for fix in fixes
-        if fix.command and all(_is_below(stage, pid, board) for pid, _ in _named(fix, verdict, board))
+        if fix.command and all(_is_below(stage, int(pid), board) for pids in _PIDS.findall(fix.command) for pid in pids.split())
         and (not _OF_A_GROUP.search(fix.command) or f"{GROUP}{stage}" in fix.command)
     ]  # fmt: skip
 

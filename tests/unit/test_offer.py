@@ -135,11 +135,19 @@ def test_what_a_person_has_to_do_is_for_no_key(command: str) -> None:
     ("echo '254:0 0' > /sys/fs/cgroup/blkio/gputop-demo-900/blkio.throttle.read_bps_device", True),
     ("echo '254:0 0' > /sys/fs/cgroup/blkio/gputop-demo-9/blkio.throttle.read_bps_device", False),
     ("DataLoader(..., num_workers=4)", True),
+    ("echo 19 > /proc/4242/autogroup", False),
+    ("chrt --idle --all-tasks --pid 0 4242", False),
+    ("for pid in 502 4242; do chrt --idle --all-tasks --pid 0 $pid; done", False),
+    ("for p in 1 502; do taskset -apc 0-63 $p; done", True),
+    ("taskset -apc 0-1 502", True),
+    ("renice -n 19 -p 502", True),
+    ("kill -CONT 502 4242", False),
 ])  # fmt: skip
-def test_of_control_groups_a_demo_touches_its_own(command: str, is_own: bool) -> None:
+def test_a_demo_touches_what_is_its_own(command: str, is_own: bool) -> None:
     shown = board(1, *HOGS)
     shown.infos[1] = ProcInfo(1, 7, 900, 1000, "ada", "python", ["train.py"])
     shown.infos[502] = ProcInfo(502, 7, 900, 1000, "ada", "hog", ["hog"])
+    shown.infos |= {pid: ProcInfo(pid, 7, 2, 0, "root", "init", ["init"]) for pid in (0, 19, 63)}  # no pid of a command
     told = replace(verdict(502), fixes=(Fix("first", command), *verdict(502).fixes))
     offered = Offering(is_staged=True).take(T_NS, told, shown, OPEN)
     assert offered is not None
