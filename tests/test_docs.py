@@ -303,6 +303,19 @@ def test_a_program_advice_of_its_own_has_a_row() -> None:
         assert all(hint.text.replace("{:d}", "N") in page for hint in ways.more), kind
 
 
+def test_the_repository_has_one_name_everywhere() -> None:
+    """Wherever an address of gputop's own stands, it is that of pyproject.toml, or lies below it."""
+    table = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    source, site = (re.search(rf'^{name} = "([^"]+)"', table, re.MULTILINE)[1] for name in ("Source", "Documentation"))  # type: ignore[index]
+    command = ["git", "ls-files"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout.split("\n")
+    files = [ROOT / name for name in listed if re.search(r"\.(py|md|toml|ya?ml|json|service|timer|html|js|sh)$", name)]
+    own = re.compile(r"https?://(?:github\.com/[\w.-]*gputop[\w.-]*|[\w.-]*gputop[\w.-]*\.github\.io)[\w./-]*")
+    found = [(path.name, address) for path in files if path.is_file() for address in own.findall(path.read_text(encoding="utf-8"))]
+    assert len(found) > 20
+    assert [one for one in found if not re.match(rf"{re.escape(source)}(/|\.git|$)|{re.escape(site)}", one[1])] == []
+
+
 def test_a_link_to_nowhere_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     hook = script("site_hook")
     page = type("Page", (), {"file": type("File", (), {"src_path": "a.md"})})

@@ -418,8 +418,9 @@ function makeAnswer() { // what the whole recording comes to
   const cost = [lost && `${lost} lost to it`, bound && `without it ${bound} as fast`].filter(Boolean).join("; ");
   setText($("answer-cost"), cost);
   if (fix) $("answer-fix").append(...fixOf(fix));
-  if (page) $("answer-fix").append(el("p", {}, el("a", { href: page, rel: "noreferrer" }, `what ${cause} means, and what looks alike`)));
+  if (page) $("answer-fix").append(linkTo(page, cause));
 }
+const linkTo = (page, cause) => el("p", {}, el("a", { href: page, rel: "noreferrer" }, `what ${cause} means, and what looks alike`));
 function makeIncidents() {
   const list = $("incidents");
   if (!incidents.length) list.append(el("p", { class: "dim" }, "none in this recording"));
@@ -436,6 +437,7 @@ function makeIncidents() {
     if (one.evidence.length) body.push(el("ul", { class: "evidence" }, ...one.evidence.map((item) => el("li", {}, `${item.metric} = ${item.value === null ? "not measured" : `${Math.round(item.value * 1000) / 1000} ${item.unit}`}: ${item.text}`))));
     if (one.culprits.length) body.push(el("p", {}, `by ${one.culprits.map((who) => `${who.name} (${who.pid})${who.cpu_s === null ? "" : `, ${who.cpu_s.toFixed(1)} CPU s`}`).join("; ")}`));
     for (const fix of one.fixes) body.push(...fixOf(fix));
+    if (one.help_url) body.push(linkTo(one.help_url, one.cause));
     (small.has(one) ? rest : list).append(el("details", { open: one === worst ? "" : null }, summary, ...body, el("p", {}, seek)));
   }
   if (small.size) list.append(rest);

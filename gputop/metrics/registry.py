@@ -18,11 +18,13 @@ from gputop.metrics.totals import OTHER, Totals, Trainer, label, most_first
 from gputop.model.board import Board, GpuBoard
 from gputop.model.identity import SHORT_ID, known_of
 from gputop.model.roles import SIZE_VARIABLES, number_in, program_name
+from gputop.system.program import DOCUMENTATION
 
 PREFIX = "gputop_"
 LEVELS = NODE, GPU, TRAINER = "node", "gpu", "trainer"  # each holds those before it
 GAUGE, COUNTER = "gauge", "counter"
 MOST_SERIES = 2500  # of a node, whatever happens on it
+_CAUSE = f"cause ({DOCUMENTATION}causes/)"  # in the help of what has it as a label: what the causes mean
 THROTTLES = (("thermal", 0x60), ("power_brake", 0x80), ("hw_slowdown", 0x8), ("power_cap", 0x4), ("other", 0x712))
 """(reason, bits of nvmlClocksEventReasons)"""
 
@@ -225,10 +227,10 @@ METRICS = (
     Metric("gpu_lost", GAUGE, "", _OF_GPU, GPU,
            "1 while the GPU is lost: off the bus, in need of a reset, or silent; 0 if the driver reports that it is not.",
            _lost),
-    Metric("incidents", GAUGE, "", ("cause", "severity"), GPU, "Incidents that last, by cause and severity.", _incidents),
+    Metric("incidents", GAUGE, "", ("cause", "severity"), GPU, f"Incidents that last, by severity and {_CAUSE}.", _incidents),
     Metric("trainer_info", GAUGE, "", _INFO, TRAINER, "1; the trainer's owner. Join it by instance and trainer.", _trainer_info),
     Metric("trainer_gpu_lost_seconds_total", COUNTER, "s", ("trainer", "cause"), TRAINER,
-           "GPU seconds that a trainer did not use, by cause; as the ledger of `gputop explain`.",
+           f"GPU seconds that a trainer did not use, by {_CAUSE}; as the ledger of `gputop explain`.",
            lambda at: _words(at, lambda one: one.lost_s)),
     Metric("trainer_gpu_lost_unsure_seconds", GAUGE, "s", _OF_TRAINER, TRAINER,
            "GPU seconds lost that the counter does not have yet: nothing of the trainer moves, and for a minute that may become a hang.",
@@ -239,7 +241,8 @@ METRICS = (
     Metric("trainer_straggler", GAUGE, "", _OF_TRAINER, TRAINER, "1 for the rank that the others of its job wait for.", _straggles),
     Metric("trainer_hung", GAUGE, "", _OF_TRAINER, TRAINER,
            "1 while it stands still, waiting for another process of its job.", lambda at: _living(at, lambda one: one.hangs)),
-    Metric("trainer_verdict_info", GAUGE, "", ("trainer", "symptom", "cause"), TRAINER, "1; its verdict now.", _verdicts),
+    Metric("trainer_verdict_info", GAUGE, "", ("trainer", "symptom", "cause"), TRAINER,
+           f"1; its verdict now: symptom and {_CAUSE}.", _verdicts),
     Metric("trainer_workers", GAUGE, "", _OF_TRAINER, TRAINER, "Its loader workers.",
            lambda at: _living(at, lambda one: len(one.job.workers))),
     Metric("trainer_workers_starving", GAUGE, "", _OF_TRAINER, TRAINER, "Workers that starve.",

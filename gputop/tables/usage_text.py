@@ -136,6 +136,7 @@ def incident_lines(one: dict[str, Any]) -> tuple[str, list[str], list[str]]:
     fix = one["fixes"][0] if one["fixes"] else None
     what = "Where to look" if fix and fix.get("look") else "What to do"
     said = [one["headline"], *([one["detail"]] if one["detail"] else []), *([f"{what}: {fix['text']}"] if fix else [])]
+    said += [f"More about {one['cause']}: {one['help_url']}"] if one["help_url"] else []
     replay = f"gputop replay {shlex.quote(one['file'])} --at {shlex.quote(start)}"
     commands = [fix["command"], replay] if fix and fix["command"] else [replay]
     return clean(title), [clean(line) for line in said], [clean(line) for line in commands]
