@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import json
+import os
 import re
 import shlex
 import shutil
@@ -198,6 +199,33 @@ def test_every_block_is_run_or_read(folder: Path, monkeypatch: pytest.MonkeyPatc
             check_toml(block, folder, monkeypatch)
             monkeypatch.delenv("GPUTOP_CONFIG")
     assert len(ran) >= 10, ran
+
+
+def ends_by_itself(words: list[str]) -> bool:
+    """Whether a command of gputop looks at this machine and ends: it asks no other one, opens no port, and shows no screen."""
+    command, flags = words[1] if len(words) > 1 else "", {word for word in words if word.startswith("-")}
+    if flags & {"--host", "--hosts", "--job", "--pods", "--sudo", "--alert", "--metrics", "--bundle", "--run"}:
+        return False
+    return command in ("doctor", "mark", "pick") or "--once" in flags or (command in ("record", "watch") and "--" in words)
+
+
+def test_every_command_that_ends_by_itself_runs(tmp_path: Path) -> None:
+    """As a reader types it, each once; what has no GPU or no gputop to mark here ends with a line."""
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(1)\n")
+    found = [words for block in blocks() if block.language == "sh" for command in simple_commands(block.text) if (words := ours(command))]
+    ran: dict[str, int] = {}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    for words in filter(ends_by_itself, found):
+        if " ".join(words) not in ran:
+            (tmp_path / "run.gputop").unlink(missing_ok=True)
+            done = subprocess.run(
+                words, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            )
+            ran[" ".join(words)] = done.returncode
+            assert done.returncode in (0, 1), (words, done.stderr)
+            assert "Traceback" not in done.stderr, words
+            assert len(done.stderr.splitlines()) <= 2, (words, done.stderr)
+    assert len(ran) >= 8, ran
 
 
 def test_code_stands_in_fences_and_words_of_the_shell_are_understood() -> None:

@@ -12,6 +12,7 @@ from textual.keys import KEY_NAME_REPLACEMENTS, key_to_character
 
 from gputop.model.fields import FIELDS
 from gputop.stream.session import STATE_WORDS
+from gputop.system.program import DOCUMENTATION
 from gputop.system.text import cell_width
 from gputop.tui.box import CLOSE_KEY, Box
 from gputop.tui.draw import Line, Span, folded, safe_line
@@ -270,7 +271,7 @@ class HelpScreen(Box):
         out += [[], [("lanes", "head")], [(_HELD, "dim")]]
         for field in FIELDS.values():
             out.append([(f"  {field.title:<16}", ""), (f"{field.unit:<6}", "dim"), (f"{field.source}  {field.help}".rstrip(), "")])
-        return out
+        return [*out, [], [("causes", "head")], [("  a page for each      ", ""), (f"{DOCUMENTATION}causes/", "accent")]]
 
 
 def _padded(line: Line, width: int) -> list[Span]:
