@@ -6,7 +6,7 @@ import time
 
 from msgspec import Struct
 
-from gputop.findings.verdict import Culprit, Ledger
+from gputop.findings.verdict import Culprit, Ledger, page_of
 from gputop.fleet.jobs import Job, JobRank
 from gputop.fleet.overview import NodeRow, Overview
 from gputop.fleet.summary import Summary
@@ -40,6 +40,7 @@ class FleetVerdict(Struct, frozen=True):
     headline: str
     detail: str
     skewed: bool
+    help_url: str  # of the page about the cause; empty: there is none
 
 
 class Late(Struct, frozen=True):
@@ -113,7 +114,7 @@ def _node(row: NodeRow) -> FleetNode:
 def _job(job: Job, ledger: Ledger | None) -> FleetJob:
     return FleetJob(
         key=job.key, name=job.name, size=job.size, hosts=job.hosts, identity=job.identity,
-        verdict=FleetVerdict(job.symptom, job.cause, job.severity, job.headline, job.detail, job.skewed),
+        verdict=FleetVerdict(job.symptom, job.cause, job.severity, job.headline, job.detail, job.skewed, page_of(job.cause)),
         late=[Late(one.number, one.host, one.rank.pid, one.rank.gpus) for one in job.late], culprits=job.culprits, lost=job.lost,
         ranks=[_rank(one) for one in job.members], hangs=job.hangs, nccl=job.report, missing=job.missing, silent=job.silent,
         steps_per_s=job.steps_per_s, apart=job.apart, ledger=ledger,

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gputop.findings.verdict import page_of
 from gputop.fleet.summary import pack_summary
 from tests.fleet.fakes import FakeSsh, ssh
 from tests.fleet.nodes import fleet
@@ -61,6 +62,7 @@ def test_one_object_for_a_script(straggling: FakeSsh) -> None:
     assert "No route to host" in told["nodes"][2]["reason"]
     [job] = told["jobs"]
     assert (job["verdict"]["symptom"], job["verdict"]["cause"]) == ("straggler", "cpu-contention")
+    assert job["verdict"]["help_url"] == page_of("cpu-contention")
     assert job["late"] == [{"rank": 11, "host": "node02", "pid": 1011, "gpus": [3]}]
     assert job["culprits"] == [{"pid": 903, "name": "fluent-bit", "cpu_s": 3.5}]
     assert {rank["does"] for rank in job["ranks"]} == {"late", "waits"}
