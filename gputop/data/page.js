@@ -408,6 +408,12 @@ function fixOf(fix) { // what to do, with its command; a look is never shown as 
   }
   return nodes;
 }
+const spanOf = (one) => `${clock(one.start_s * perSecond)} ${one.end_s === null ? "to the end" : `to ${clock(one.end_s * perSecond)}`}`;
+function seekButton(one) {
+  const seek = el("button", { type: "button" }, "show this moment");
+  seek.addEventListener("click", () => { play(false); go(one.from, true); $("player").scrollIntoView(); });
+  return seek;
+}
 function makeAnswer() { // what the whole recording comes to
   const { symptom, cause, headline, detail, severity, fix, lost, bound, help_url: page } = data.whole;
   $("answer").className = severity || "";
@@ -417,6 +423,8 @@ function makeAnswer() { // what the whole recording comes to
   setText($("answer-detail"), detail);
   const cost = [lost && `${lost} lost to it`, bound && `without it ${bound} as fast`].filter(Boolean).join("; ");
   setText($("answer-cost"), cost);
+  const own = incidents.find((one) => one.id === data.whole.incident);
+  if (own) $("answer-incident").append(`worst from ${spanOf(own)} `, seekButton(own));
   if (fix) $("answer-fix").append(...fixOf(fix));
   if (page) $("answer-fix").append(linkTo(page, cause));
 }
@@ -427,10 +435,8 @@ function makeIncidents() {
   const small = new Set([...incidents].sort((a, b) => b.gpu_lost_s - a.gpu_lost_s).slice(MOST_INCIDENTS));
   const rest = el("details", {}, el("summary", {}, `${small.size} that cost less`));
   for (const one of incidents) {
-    const cost = one.gpu_lost_s ? `, ${one.gpu_lost_s.toFixed(1)} GPU s lost` : "", until = one.end_s === null ? "to the end" : `to ${clock(one.end_s * perSecond)}`;
-    const summary = el("summary", {}, el("b", { class: one.severity === "high" ? "crit" : one.severity === "info" ? "dim" : "warn" }, `${one.symptom} ← ${one.cause}`), ` ${clock(one.start_s * perSecond)} ${until} (${one.severity}${cost})`);
-    const seek = el("button", { type: "button" }, "show this moment");
-    seek.addEventListener("click", () => { play(false); go(one.from, true); window.scrollTo({ top: 0 }); });
+    const cost = one.gpu_lost_s ? `, ${one.gpu_lost_s.toFixed(1)} GPU s lost` : "";
+    const summary = el("summary", {}, el("b", { class: one.severity === "high" ? "crit" : one.severity === "info" ? "dim" : "warn" }, `${one.symptom} ← ${one.cause}`), ` ${spanOf(one)} (${one.severity}${cost})`);
     const path = el("ol", { class: "path" });
     lines(path, one.path);
     const body = [el("p", {}, one.headline), one.detail ? el("p", { class: "dim" }, one.detail) : null, one.path.length ? path : null, one.without ? el("p", {}, one.without) : null];
@@ -438,7 +444,7 @@ function makeIncidents() {
     if (one.culprits.length) body.push(el("p", {}, `by ${one.culprits.map((who) => `${who.name} (${who.pid})${who.cpu_s === null ? "" : `, ${who.cpu_s.toFixed(1)} CPU s`}`).join("; ")}`));
     for (const fix of one.fixes) body.push(...fixOf(fix));
     if (one.help_url) body.push(linkTo(one.help_url, one.cause));
-    (small.has(one) ? rest : list).append(el("details", { open: one === worst ? "" : null }, summary, ...body, el("p", {}, seek)));
+    (small.has(one) ? rest : list).append(el("details", { open: one === worst ? "" : null }, summary, ...body, el("p", {}, seekButton(one))));
   }
   if (small.size) list.append(rest);
   if (data.incidents_left_out > 0) list.append(el("p", { class: "dim" }, `${data.incidents_left_out} that cost less are left out`));

@@ -234,6 +234,8 @@ def test_it_opens_with_headline_fix_and_a_button_to_copy_it(tab: Browser, page: 
     tab.run("document.querySelector('#answer-fix .copy').click()")
     assert tab.run("window.copied") == fix["command"]
     assert text(tab, "#answer-fix .copy") == "copied"
+    tab.run("document.querySelector('#answer-incident button').click()")
+    assert float(tab.run("document.getElementById('scrub').value")) == round(worst["start_s"] * 10)
     opened = tab.run("[...document.querySelectorAll('#incidents details[open] summary')].map((one) => one.textContent)")
     assert [worst["cause"] in summary for summary in opened] == [True]
 
