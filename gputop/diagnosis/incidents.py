@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from gputop.diagnosis.facts.takers import born_ns, tree_ns
 from gputop.diagnosis.graph.job import Hang
-from gputop.diagnosis.symptoms import Standing
+from gputop.diagnosis.symptoms import Standing, promised
 from gputop.findings import policy
 from gputop.findings.policy import TICK_SLACK_NS, WINDOW_NS
 from gputop.findings.sentence import filled
-from gputop.findings.verdict import Incident, Verdict, of_gpus, speedup_max
+from gputop.findings.verdict import Fix, Incident, Verdict, of_gpus, speedup_max
 from gputop.model.board import Board
 from gputop.model.frame import ProcSample
 
@@ -57,6 +57,8 @@ class _StandingCause(Struct):
     why: str = ""  # the words for the loudest moment
     told_ns: int = 0  # when victims and culprits were last updated
     culpable: float = 0.0  # maximum of `Standing.culpable` so far, for the last window still has what has ended
+    fixes: tuple[Fix, ...] = ()  # of the loudest moment
+    familiar: bool = True  # see `Standing.familiar`
     hangs: bool = False  # nothing moves any more: see `gputop.diagnosis.hangs`
     incident: Incident | None = None
     gpus: set[str] = field(default_factory=set)  # GPUs that lost the seconds, a straggler's peers' included
@@ -95,6 +97,7 @@ class _StandingCause(Struct):
         self.culpable = max(self.culpable, culpable)
         incident.lost_s = self.lost_s
         incident.severity = "high" if self.hangs else severity(self.lost_s, (self.last_ns - self.first_ns) / 1e9, self.culpable)
+        incident.fixes = list(promised(self.fixes, self.familiar, incident.severity))
         if self.whole_s:
             incident.headline = filled("{} lost {:.1f} of {:.1f} s: {}", of_gpus(self.gpus), self.lost_s, self.whole_s, self.why)
         if self.whole_s and incident.cause != "unexplained":
@@ -207,8 +210,8 @@ def _update(episode: _StandingCause, incident: Incident, one: Standing, board: B
     loudness = one.clearness * (one.lost_pct or 1.0)
     if loudness > episode.loudest or board.t_ns - episode.told_ns >= TELL_NS:
         episode.told_ns = board.t_ns
-        if loudness >= policy.NEARLY_ALL * episode.loudest:
-            episode.why = one.verdict.why
+        if loudness >= policy.NEARLY_ALL * episode.loudest and _is_typical(incident, one.verdict):
+            episode.why, episode.fixes, episode.familiar = one.verdict.why, one.verdict.fixes, one.familiar
             _reword(incident, one.verdict)
         episode.loudest = max(loudness, policy.NEARLY_ALL * episode.loudest)
         known = {victim.pid for victim in incident.victims}
@@ -217,9 +220,20 @@ def _update(episode: _StandingCause, incident: Incident, one: Standing, board: B
     episode.write_cost(one.culpable)
 
 
+def _is_typical(incident: Incident, verdict: Verdict) -> bool:
+    """True if the culprit that the verdict names first is no minor one of the episode so far. A process that ran for a moment may have
+    taken most of a window; the fixes of that window would begin with it. A new culprit must have taken as much as any other in all."""
+    took = {one.pid: one.cpu_s for one in incident.culprits if one.cpu_s is not None}
+    first = next(iter(verdict.culprits), None)
+    if first is None or first.cpu_s is None or not took:
+        return True
+    most = max(took.values())
+    return took[first.pid] >= policy.HALF * most if first.pid in took else first.cpu_s >= most
+
+
 def _reword(incident: Incident, verdict: Verdict) -> None:
     incident.headline, incident.detail, incident.confidence = verdict.headline, verdict.detail, verdict.confidence
-    incident.evidence, incident.fixes, incident.symptom = list(verdict.evidence), list(verdict.fixes), verdict.symptom
+    incident.evidence, incident.symptom = list(verdict.evidence), verdict.symptom
     incident.path, incident.near = verdict.path, verdict.near
 
 

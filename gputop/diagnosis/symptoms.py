@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 
 from msgspec import Struct, field
@@ -26,6 +27,8 @@ from gputop.findings.path import certainty, confidence
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import BOOKED, GPU_LOST, HELD, LOOKING, Evidence, Fix, PathStep, Verdict, Victim, of_gpus, speedup_max
 from gputop.model.fields import CLOCKS_IDLE
+
+_SLIGHT = ("info", "low")  # severities
 
 
 class Standing(Struct, dict=True):
@@ -109,6 +112,11 @@ class Standing(Struct, dict=True):
         return None if self.job.lost is None else round(100 * self.job.lost, 1)
 
     @property
+    def familiar(self) -> bool:
+        """True if the rules were made with jobs of this kind."""
+        return kind_of(self.job, self.facts) in LEARNT
+
+    @property
     def clearness(self) -> float:
         """Confidence, 0 to 1, by the window's length; in trouble also by the states' confidence and the cause's share of the loss."""
         if self.phase.books == HELD:
@@ -124,6 +132,11 @@ class Standing(Struct, dict=True):
     def verdict(self) -> Verdict:
         """The verdict in words, with evidence and fixes."""
         return _worded(self)
+
+
+def promised(fixes: Iterable[Fix], familiar: bool, severity: str) -> tuple[Fix, ...]:
+    """The fixes that may be given at a severity: a slight loss of an unfamiliar program is no reason to change anything, only to look."""
+    return tuple(fix for fix in fixes if fix.look or familiar or severity not in _SLIGHT)
 
 
 def judge_job(job: WalkedJob, facts: WalkedFacts, before: Phase | None) -> Standing:
@@ -169,8 +182,8 @@ def _worded(one: Standing) -> Verdict:
     regain = None if job.lost is None or one.cause in ("none", "unexplained") else job.lost * one.shares.get(one.cause, 0.0)
     return Verdict(
         symptom=one.symptom, cause=one.cause, gpu=None if gpu is None else gpu.index, lost_pct=one.lost_pct, headline=headline,
-        detail=finding.detail, severity=_loudness(one), confidence=_confidence(one, path), evidence=finding.evidence, fixes=finding.fixes,
-        near=one.near,
+        detail=finding.detail, severity=_loudness(one), confidence=_confidence(one, path), evidence=finding.evidence,
+        fixes=promised(finding.fixes, one.familiar, _loudness(one)), near=one.near,
         culprits=finding.culprits, victims=victims, trainer_pid=one.trainer_pid, why=why, path=path,
         regain_gpu_s=None if regain is None else round(regain * one.facts.seconds * len(job.gpus), 3),
         speedup_max=None if regain is None else speedup_max(regain + (job.lost or 0.0) * one.unexplained, 1.0),
@@ -215,7 +228,7 @@ def _confidence(one: Standing, path: tuple[PathStep, ...]) -> float:
         return one.clearness
     sure = 1.0
     if one.judge is not None and not one.bereft:
-        sure = certainty(one.margin) * (1.0 if kind_of(one.job, one.facts) in LEARNT else policy.UNLEARNT)
+        sure = certainty(one.margin) * (1.0 if one.familiar else policy.UNLEARNT)
     return round(confidence(path) * sure * min(1.0, one.facts.seconds / policy.FULL_S), 2)
 
 

@@ -16,6 +16,7 @@ from collections import Counter
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.waits import LOCK
+from gputop.diagnosis.graph import owners
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
@@ -32,7 +33,10 @@ def _between_trainers(job: WalkedJob) -> bool:
 
 
 def _is_kept_out(job: WalkedJob) -> bool:
-    """True if the main thread itself, rather than its workers, sleeps in fcntl or flock while another process holds the file."""
+    """True if the main thread itself, rather than its workers, sleeps until another process lets go of a file or a mutex. A mutex that a
+    worker holds is taken in turn."""
+    if owners.held_by_worker(job)[1]:
+        return False
     return job.trainer.kept_out(LOCK) >= policy.HALF and job.pools.get("main.lock", 0.0) >= job.pools.get("data.lock", 0.0)
 
 

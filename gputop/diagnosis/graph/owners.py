@@ -110,6 +110,12 @@ def at_shared_locks(job: WalkedJob) -> float:
     return min(1.0, times / max(1, job.trainer.met_at_locks)) if times >= policy.SEVERAL else 0.0
 
 
+def held_by_worker(job: WalkedJob) -> tuple[float, int]:
+    """(part of the trainer's sleeps at locks in which a worker held the mutex, by samples; that worker's pid), zeros if none did."""
+    pid = job.trainer.locked_out[0] if job.trainer.at_mutex else 0
+    return (job.trainer.kept_out(LOCK), pid) if pid in {worker.pid for worker in job.workers} else (0.0, 0)
+
+
 def reads_at_limit(job: WalkedJob) -> bool:
     """True if the job's workers read all that their cgroup's limit allows: a worker that waits for a lock then waits for the one that
     reads."""

@@ -107,12 +107,13 @@ class Times:
         return left, missing - beyond + unfound
 
     def _at_shared_locks(self, edges: list[Edge]) -> list[Edge]:
-        """The trainer's edges; those at a lock that it shares with its workers have the address `SHARED`. Without eBPF the worker that
-        sleeps least at locks may hold it."""
-        part = owners.at_shared_locks(self.job)
+        """The trainer's edges; those at a lock that it shares with its workers have the address `SHARED`. Without eBPF the worker that a
+        mutex names holds it, else the one that sleeps least at locks may."""
+        held, named = owners.held_by_worker(self.job)
+        part = max(owners.at_shared_locks(self.job), held)
         if not part and not self.locks:
             return edges
-        holder = min(self.job.workers, key=lambda one: one.kinds.get(waits.LOCK, 0.0)).pid
+        holder = named or min(self.job.workers, key=lambda one: one.kinds.get(waits.LOCK, 0.0)).pid
         found = []
         for edge in edges:
             if edge.kind == waits.LOCK and edge.pid in self.workers and (edge.address in self.locks or part >= policy.HALF):
@@ -132,8 +133,9 @@ class Times:
     def locked_by(self) -> dict[int, float]:
         """The value of `WalkedJob.locked_by`."""
         found: dict[int, float] = {}
+        named = owners.held_by_worker(self.job)[1]
         for edge in filter(self.is_at_lock, self.main):
-            pid = edge.pid if edge.measured else 0
+            pid = edge.pid if edge.measured or edge.pid == named else 0
             found[pid] = found.get(pid, 0.0) + edge.share
         return found
 

@@ -178,7 +178,8 @@ class Walk(Times):
         if owners.reads_at_limit(self.job):
             self.book("disk", "worker", share, trail)
         elif self.is_at_lock(edge):
-            self.book("lock", "sibling", share, (*trail, Hop(edge.pid, 0, "holds", share, True)) if edge.measured else trail)
+            known = edge.measured or owners.held_by_worker(self.job)[1] == edge.pid
+            self.book("lock", "sibling", share, (*trail, Hop(edge.pid, 0, "holds", share, True)) if known else trail)
         else:
             self.book("lock" if edge.kind in (waits.LOCK, waits.UNKNOWN) else "peer", "sibling", share, trail)
 

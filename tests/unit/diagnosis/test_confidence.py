@@ -71,6 +71,19 @@ def test_a_program_of_a_kind_that_was_hardly_learnt_from_is_judged_with_care():
     assert told.confidence == pytest.approx(policy.UNLEARNT * known.confidence, abs=0.02)
 
 
+@pytest.mark.parametrize(("libs", "util", "changes"), [(["cuda"], 82.0, False), (["cuda"], 20.0, True), (["cuda", "torch"], 82.0, True)])
+def test_a_slight_loss_of_an_unfamiliar_program_is_no_reason_to_change_anything(libs: list[str], util: float, changes: bool):
+    scene = preprocessing().drop(101, 102)
+    scene.procs[100].info["libs"], scene.gpus[0]["util_pct"] = libs, util
+    verdict = scene.play(8).engine.verdict
+    [incident] = [one for one in scene.engine.incidents if one.cause == verdict.cause]
+    assert verdict.cause == "main-thread-preprocessing"
+    assert incident.severity in (("medium", "high") if util < 50.0 else ("low",))
+    for fixes in (verdict.fixes, incident.fixes):
+        assert fixes
+        assert any(not fix.look for fix in fixes) == changes
+
+
 def asked_seldom() -> Scene:
     """A training, and a server that works and then waits to be asked."""
     scene = too_few()

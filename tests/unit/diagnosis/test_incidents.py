@@ -89,6 +89,21 @@ def test_culprits_stand_in_the_order_of_what_they_took():
     assert [one.pid for one in incident.culprits] == [900, 950]
 
 
+def test_who_took_much_for_a_moment_is_not_whom_the_fixes_begin_with():
+    """Both hogs have a session of their own, and so a fix of their own."""
+    scene = training().add(Proc(950, comm="late", cmdline=["/bin/late"], run=0.0, looks=[ON_CPU], info={"session": 950}))
+    sick(scene.play(4)).play(14)
+    scene.procs[900].info["session"] = 900
+    scene.procs[900].run, scene.procs[950].run = 1.5, 1.8
+    [incident] = scene.play(8).engine.incidents
+    assert [one.pid for one in scene.engine.verdict.culprits] == [950, 900], "of the moment"
+    assert [one.pid for one in incident.culprits] == [900, 950]
+    assert incident.path[-1].pid == 900
+    assert "late" not in next(fix.text for fix in incident.fixes if not fix.look)
+    scene.play(60)
+    assert incident.path[-1].pid == 950
+
+
 def test_who_was_throttled_is_a_victim_of_the_quota():
     scene = throttled()
     scene.procs[100].run, scene.procs[100].wait = 0.1, 0.3

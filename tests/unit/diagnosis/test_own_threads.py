@@ -175,3 +175,19 @@ def test_of_several_that_have_the_other_end_the_one_that_works_is_the_reader():
     scene.add(Proc(901, ppid=100, run=0.01, looks=[SLEEP], cmdline=["python", "front.py"]))
     scene.procs[100].info["read_by"] = [901, 900]
     assert [one.pid for one in scene.play(6).engine.verdict.culprits] == [900]
+
+
+@pytest.mark.parametrize("probed", [False, True], ids=["proc", "eBPF"])
+def test_a_mutex_that_a_worker_holds_is_a_lock_that_they_take_in_turn_and_no_wait_for_a_batch(probed: bool):
+    """The worker writes while it has the mutex of a replay buffer; a second one waits for it, too."""
+    scene = alone(25.0, 0.02, [AWAIT | {"locked_by": 101, "lock_tid": 101}])
+    scene.procs[101].run, scene.procs[101].looks = 0.03, [SLEEP]
+    scene.procs[102].run, scene.procs[102].looks = 0.02, [AWAIT | {"locked_by": 101, "lock_tid": 101}]
+    scene.probed = probed
+    if probed:
+        scene.wakeups = {(100, 101): 0.72, (102, 101): 0.9}
+        scene.futexes = dict.fromkeys(scene.wakeups, 4096)
+    verdict = scene.play(6).engine.verdict
+    assert (verdict.symptom, verdict.cause) == ("input-bound", "lock-contention")
+    assert (verdict.path[-1].pid, verdict.path[-1].state) == (101, "holds")
+    assert [one.pid for one in verdict.culprits] == [101]
