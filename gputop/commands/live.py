@@ -139,7 +139,7 @@ def run(args: argparse.Namespace, guide: ScreenGuide | None = None) -> int:
             say_goodbye(args, session.following, began_s, _onward(args, session))
     window_s = None if view.grows else view.window_s
     screenstate.save(
-        screenstate.Saved(window_s, view.sort, view.reverse, view.tree, app.chosen_theme, view.columns, view.quiet_lanes)
+        screenstate.Saved(window_s, view.sort, view.reverse, view.tree, app.chosen_theme, view.columns, view.lanes)
     )
     return code
 
@@ -156,13 +156,15 @@ def _onward(args: argparse.Namespace, session: Session) -> Steps:
 
 def _begin_as_left(view: View, left: Saved) -> None:
     """Make the view what the last screen was when it was left."""
+    from gputop.model.fields import FIELDS
     from gputop.tui.draw.table import SORTS, TITLES
 
     view.grows = left.window_s is None
     view.window_s = left.window_s or view.window_s
     view.sort = left.sort if left.sort in SORTS else view.sort
-    view.reverse, view.tree, view.quiet_lanes = left.reverse, left.tree, left.quiet_lanes
+    view.reverse, view.tree = left.reverse, left.tree
     view.columns = tuple(title for title in left.columns if title in TITLES)
+    view.lanes = tuple(field for field in left.lanes if field in FIELDS)
 
 
 def left_behind() -> str:

@@ -134,6 +134,7 @@ class History:
     """Ticks, columns and states. Only appended to; the oldest stretch is dropped once there are ``capacity + STRETCH`` ticks."""
 
     def __init__(self, interval_ns: int) -> None:
+        self.interval_ns = interval_ns
         self.capacity = max(600, min(WINDOW_NS // interval_ns, 36_000))  # ticks
         self._stands = 11 * SECOND_NS // 10 // interval_ns  # ticks for which a reading taken once a second stands
         self.times = array("q")  # CLOCK_MONOTONIC ns of each tick
@@ -238,7 +239,7 @@ class History:
         if runs is None:
             return 0
         first, last = self.slice_of(start_ns, end_ns)
-        if first == last < len(self.times) and self.times[last] < 2 * end_ns - start_ns:
+        if first == last < len(self.times) and self.times[last] < end_ns + max(end_ns - start_ns, self.interval_ns):
             last += 1
         return runs.most(first, last)
 

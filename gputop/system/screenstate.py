@@ -20,7 +20,7 @@ class Saved(msgspec.Struct):
     tree: bool = True
     theme: str = ""
     columns: tuple[Annotated[str, msgspec.Meta(max_length=16)], ...] = ()  # of the process table; none: the width decides
-    quiet_lanes: bool = False
+    lanes: tuple[Annotated[str, msgspec.Meta(max_length=32)], ...] = ()  # fields; none: what happens decides
 
 
 def path() -> str:

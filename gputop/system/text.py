@@ -167,7 +167,7 @@ _ASCII.update(zip(map(ord, "▁▂▃▄▅▆▇█░▒▪◆▼■►×●�
 
 # Plotext draws with quarters of a cell.
 _ASCII.update(zip(map(ord, "▘▝▀▖▗▌▐▞▚▛▜▙▟"), "'`\".,||/\\####", strict=True))
-_ASCII.update(zip(map(ord, "◐○▶▔▏▎▍▊▕µ╌◄▸"), "o.>-|||||u-<>", strict=True))
+_ASCII.update(zip(map(ord, "◐○▶▔▏▎▍▊▕µ╌◄▸━"), "o.>-|||||u-<>=", strict=True))
 _CUT = re.compile(r"(?<=\S)…")  # the end of a cut name: ``>`` in ASCII, not ``~``, which marks an inferred state
 
 

@@ -37,8 +37,8 @@ LIVE = [
     Binding("s", "stacks", "stacks of what is stalled, or of the selected process", id="stacks", group=_LOOK),
     Binding("c", "copy_fix", "copy the command that would help", id="copy", group=_LOOK),
     Binding("enter", "details", "one process; none selected: the heat map's GPU", id="details", group=_LOOK),
-    Binding("z", "enlarge", "a lane, or the heat map's GPU, with axes and percentiles", id="enlarge", group=_LOOK),
-    Binding("v", "lanes", "draw quiet lanes too, or name them in one line", id="lanes", group=_LOOK),
+    Binding("z", "enlarge", "a lane, or the heat map's GPU, large, with a cursor", id="enlarge", group=_LOOK),
+    Binding("v", "lanes", "choose lanes by hand", id="lanes", group=_LOOK),
     Binding("w", "contention", "who took CPU from whom", id="contention", group=_LOOK),
     Binding("g", "gpu(1)", "next GPU", id="gpu", group=_LOOK),
     Binding("G", "gpu(-1)", "previous GPU", id="gpu-previous", group=_LOOK),
@@ -211,6 +211,7 @@ class HelpScreen(Box):
     """`?`: keys, states, columns and lanes, from the registries that the screen uses."""
 
     TITLE = "gputop: keys and signs   (↑↓ scroll, / finds, Esc closes)"
+    NAME = ("?", "help")
     REFRESH_S = 0.0
 
     BINDINGS = [Binding("question_mark", "dismiss", "close", show=False), Binding("slash", "find", "find")]

@@ -13,6 +13,7 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
+from textual.content import Content
 from textual.geometry import Size
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
@@ -45,12 +46,15 @@ class Box(LoneScreen):
 
     BINDINGS = [Binding("escape,q", "dismiss", "close"), *SCROLLING]
     TITLE = ""
+    NAME = ("", "")  # in its frame: the key that opens it, and what it is
     FOOTER: Sequence[edges.Key] = (CLOSE_KEY,)  # keys in the last line of the screen while the box is open, by worth
     REFRESH_S = 1.0
     TAKES_ALL = False  # whether the box is as large as it may be, whatever it holds: what comes and folds must not make it jump
 
     def __init__(self, context: Context) -> None:
         self.page = Scrolled(classes="box")
+        if self.NAME[0]:
+            self.page.border_title = Content.assemble((self.NAME[0], "bold"), f" {self.NAME[1]}")
         super().__init__(self.page)
         self.context, self.session, self.view = context, context.session, context.view
         self.show_keys: Callable[[Sequence[edges.Key]], None] = lambda _: None  # names keys in the last line; whoever opens the box sets it

@@ -19,6 +19,8 @@ from rich.style import Style
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 
+from gputop.tui.draw.lanes import SHADED
+
 if TYPE_CHECKING:
     from textual.app import App
 
@@ -52,11 +54,11 @@ _COLOUR_BLIND = _DARK | {
 # Of the 256, too: a fourth of the bytes of 24 bits.
 _NIGHT = _DARK | {
     "": "color(189)", "title": "bold color(189)", "dim": "color(146)", "accent": "color(117)", "good": "color(150)",
-    "warn": "color(223)", "crit": "bold color(211)",
-    "lane": "color(111)", "lane2": "color(150)", "lane3": "color(183)", "running": "color(150)", "computing": "color(150)",
-    "runnable": "bold color(211)", "starving": "bold color(211)", "disk": "color(111)", "memory": "color(218)", "throttled": "color(216)",
-    "blocked": "color(183)", "ahead": "color(146)", "waiting-data": "color(223)", "waiting-gpu": "color(116)", "transfer": "color(81)",
-    "incident": "bold color(223)", "culprit": "color(216)", "shade": "on #383743",
+    "warn": "color(223)", "crit": "bold color(211)", "lane": "color(111)", "lane2": "color(150)", "lane3": "color(183)",
+    "running": "color(150)", "computing": "color(150)", "runnable": "bold color(211)", "starving": "bold color(211)",
+    "disk": "color(111)", "memory": "color(218)", "throttled": "color(216)", "blocked": "color(183)", "ahead": "color(146)",
+    "waiting-data": "color(223)", "waiting-gpu": "color(116)", "transfer": "color(81)", "incident": "bold color(223)",
+    "culprit": "color(216)", "shade": "on #383743",
 }  # fmt: skip
 # Where sixteen colours are all there is: those of them that can be told from every palette's background.
 _SIXTEEN_DARK = _DARK | {
@@ -76,7 +78,6 @@ HEAT_LEVELS = 7  # steps of how busy a GPU is: meanings ``heat1`` (least) to ``h
 TINT = 0.75  # part of the background in the tint of a cell of the heat map (a choice)
 CONTRAST = 4.5  # least contrast of text and its background (WCAG 2, level AA)
 CONTRAST_OF_SIXTEEN = 3.0  # where there are sixteen colours alone: of large text and of graphics (WCAG 2, level AA); none reaches more
-SHADED = "@"  # ends the meaning of a cell that lies in an incident
 _SHADE = 0.12  # part of the warning's colour in the background of an incident: seen, and no bar is lost on it
 _ATTRIBUTES = ("bold", "underline", "reverse")
 _SPECS = {DARK: _DARK, LIGHT: _LIGHT, COLOUR_BLIND: _COLOUR_BLIND, NIGHT: _NIGHT}

@@ -28,7 +28,7 @@ from gputop.tui import bindings, clipboard
 from gputop.tui.bindings import HelpScreen
 from gputop.tui.box import Box, ConfirmScreen
 from gputop.tui.canvas import FilterLine
-from gputop.tui.columns_box import ColumnsScreen
+from gputop.tui.choice_box import ColumnsScreen, LanesScreen
 from gputop.tui.draw import duration, edges, table
 from gputop.tui.draw.search import why_unused
 from gputop.tui.draw.table import SORTS
@@ -200,10 +200,7 @@ class Actions:
         self._drawing.redraw()
 
     def action_lanes(self) -> None:
-        """Draw quiet lanes, too, or name them in one line."""
-        self._view.quiet_lanes = not self._view.quiet_lanes
-        self._drawing.show_note("all lanes" if self._view.quiet_lanes else "quiet lanes in one line")
-        self._drawing.redraw()
+        self._open(LanesScreen(self._context, self._drawing.redraw))
 
     def action_gpu(self, step: int) -> None:
         """Choose the GPU that gets the room."""

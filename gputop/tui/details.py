@@ -48,6 +48,7 @@ gputop reads these where the process runs, while it lives: run gputop there and 
 class DetailsScreen(Box):
     """One process at the moment looked at; /proc is read when the box opens and when asked."""
 
+    NAME = ("Enter", "one process")
     TAKES_ALL = True
     BINDINGS = [
         *(Binding(key, f"fold('{name}')", name) for key, name in SECTIONS.items()),

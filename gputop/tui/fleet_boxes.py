@@ -79,6 +79,7 @@ class FleetStacks(Box):
     """`s`: the stacks of all ranks of a job, taken in the same second, equal ones together."""
 
     TITLE = "stacks"
+    NAME = ("s", "stacks")
     REFRESH_S = 0.5
     TAKES_ALL = True
     BINDINGS = [Binding("s", "dismiss", "close", show=False)]
@@ -153,6 +154,7 @@ class FleetWhy(Box):
     """`e`: all facts about the chosen job."""
 
     TITLE = "why   (↑↓ scroll, Esc closes)"
+    NAME = ("e", "why")
     BINDINGS = [Binding("e", "dismiss", "close", show=False)]
 
     def __init__(self, context: Context, look: Callable[[], list[Line]]) -> None:

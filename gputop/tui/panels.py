@@ -6,7 +6,7 @@ When they are drawn is the business of `gputop.tui.drawing`.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from typing import TYPE_CHECKING
 
@@ -25,9 +25,8 @@ from gputop.system.text import file_size, fit
 from gputop.tui.canvas import Note, OwnCost, Steady
 from gputop.tui.draw import NEARLY_S, Line, Span, clipped, duration, edges, gpus, heat, table, why
 from gputop.tui.draw.columns import scrolled, stepped
-from gputop.tui.draw.lanes import TALLEST, Lane, LaneDrawer, all_lanes, fold, fold_quiet, is_tall, share_rows
+from gputop.tui.draw.lanes import TALLEST, Lane, LaneDrawer, all_lanes, incident_cells, is_tall, ruler, share_rows, shown_lanes
 from gputop.tui.draw.table import ProcessRow, rows
-from gputop.tui.draw.view import Axis, axis_line, with_signs
 from gputop.tui.draw.words import Words
 from gputop.tui.feed import Context, Replay
 from gputop.tui.widgets import Drawn
@@ -394,11 +393,7 @@ class LanesPanel(Panel):
         lanes = all_lanes(session, view, story)
         if heat.is_on(session.board, view):
             lanes = [lane for lane in lanes if not heat.replaces(lane, view)]
-        self.found, silent = fold(lanes, session)
-        quiet = ""
-        if not view.quiet_lanes:
-            self.found, quiet = fold_quiet(self.found, session, view.axis(session))
-        self.folded = [(label, text) for label, text in (("quiet:", quiet), ("no readings of", silent)) if text]
+        self.found, self.folded = shown_lanes(session, view, lanes)
 
     @property
     def wanted(self) -> tuple[int, int]:
@@ -412,24 +407,20 @@ class LanesPanel(Panel):
             return []
         columns, width, history = view.axis(session), view.label_width, session.history
         cursor = columns.column_of(view.cursor_ns) if view.cursor_ns is not None else None
-        label = f" {columns.columns * columns.cell_ns / SECOND_NS:.0f} s  {columns.cell_ns / SECOND_NS:g} s a column"
-        ruler = axis_line(columns, self.time.axis_end_s, fit(label, width))
-        out: list[Line] = [with_signs(ruler, self._signs(columns))]
-        for lane, height in share_rows(self.found, self.rows - 1 - len(self.folded), history.series):
-            out += self._drawer.lines(lane, height, history, columns, label_width=width, at_ns=self.numbers_ns, cursor=cursor)
-        out += [[(fit(label, width), "dim"), (fit(text, columns.columns), "dim")] for label, text in self.folded]
+        label = f" {columns.columns * columns.cell_ns / SECOND_NS:.0f} s  {columns.cell_ns / SECOND_NS:.2g} s a column"
+        within = incident_cells(session, columns)
+        out: list[Line] = [ruler(session, columns, self.time.axis_end_s, fit(label, width))]
+        folded = self.folded[: max(0, self.rows - 1 - sum(lane.always for lane in self.found))]
+        for lane, height in share_rows(self.found, self.rows - 1 - len(folded), history.series):
+            out += self._drawer.lines(
+                lane, height, history, columns, label_width=width, at_ns=self.numbers_ns, cursor=cursor, within=within
+            )
+        out += [[(fit(label, width), "dim"), (fit(text, columns.columns), "dim")] for label, text in folded]
         return out[: self.rows]
 
     @property
     def lane_at(self) -> int:
         return self.context.view.label_width
-
-    def _signs(self, columns: Axis) -> Iterator[tuple[int | None, str, str]]:
-        """Markers of the job, and starts of incidents."""
-        for mark in self.context.session.marks:
-            yield columns.column_of(mark.t_ns), "◆", "accent"
-        for incident in self.context.session.engine.incidents:
-            yield columns.column_of(incident.start_ns), "▼", "incident"
 
 
 class TablePanel(Panel):
@@ -519,7 +510,7 @@ class WhyPanel(Panel):
             found = self.context.findings(self._what_if[0] if is_fresh else None)
             if not is_fresh:
                 self._what_if = found.what_if, now_s
-            rule: Line = [(f"─ why {'─' * view.width}"[: view.width], "dim")]
+            rule: Line = [("─ ", "dim"), ("e", "accent"), (f" why {'─' * view.width}"[: max(0, view.width - 3)], "dim")]
             self._lines = [rule, *why.below(found, view.width - 1, self.rows - 1)]
             self._made = made_of, now_s
         return self._lines

@@ -68,6 +68,7 @@ class ProveScreen(Box):
     """One experiment, from its plan to its result. Closing the box ends it; all is put back, unless `k` applied the proved fix."""
 
     TITLE = "prove it"
+    NAME = ("p", "prove")
     BINDINGS = [
         Binding("p", "dismiss", "close", show=False),
         Binding("k", "keep", "keep the proved fix"),

@@ -60,6 +60,7 @@ class StacksScreen(Box):
         ("r", "again", "take(False)"), ("n", "native", "take(True)"), ("t", "by line", "sample"), ("o", "off-CPU", "off_cpu"),
         ("g", "flame graph", "flame"), ("c", "copy", "copy"), ("w", "write", "write('txt')"), ("f", "folded", "write('folded')"), CLOSE_KEY,
     )  # fmt: skip
+    NAME = ("s", "stacks")
     REFRESH_S = 0.0
     TAKES_ALL = True
 

@@ -30,6 +30,7 @@ class WhyScreen(Box):
     """`e`: the diagnosis at the moment shown."""
 
     TITLE = "why"
+    NAME = ("e", "why")
     BINDINGS = [
         Binding("e", "dismiss", "close", show=False),
         Binding("p", "prove", "prove it"),
@@ -85,6 +86,7 @@ class ContentionScreen(Box):
     """`w`: the ten seconds before the moment shown, from the pairs that the scheduler probe counts."""
 
     TITLE = "who took CPU from whom, who woke whom   (last 10 s)"
+    NAME = ("w", "who took CPU")
     BINDINGS = [Binding("w", "dismiss", "close", show=False)]
 
     def lines(self) -> Sequence[Line]:

@@ -6,14 +6,33 @@ import re
 
 import pytest
 
+from gputop.commands.live import _begin_as_left
 from gputop.findings.verdict import CAUSES, Verdict
 from gputop.model.fields import FIELDS, STEPS
 from gputop.model.frame import SECOND_NS
 from gputop.stream.history import STRETCH, History
-from gputop.tui.draw import Span
-from gputop.tui.draw.lanes import LANES_OF_CAUSE, Lane, LaneDrawer, RollingCells, all_lanes, fold, fold_quiet, merge, nice_top, share_rows
+from gputop.system import screenstate
+from gputop.tui.choice_box import LanesScreen
+from gputop.tui.draw import Span, ascii_line
+from gputop.tui.draw.lanes import (
+    LANES_OF_CAUSE,
+    SHADED,
+    UNENDED,
+    Lane,
+    LaneDrawer,
+    RollingCells,
+    all_lanes,
+    fold,
+    fold_quiet,
+    incident_cells,
+    merge,
+    nice_top,
+    share_rows,
+    shown_lanes,
+)
 from gputop.tui.draw.view import Axis, View, axis_line, cell_for, with_signs
 from gputop.tui.panels import STORY_NS, Story
+from gputop.tui.widgets import Scrolled
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 from tests.tui.test_dashboard import part
@@ -170,15 +189,81 @@ def test_lanes_of_the_host_that_read_zero_throughout_are_named_in_a_line() -> No
     assert fold_quiet(lanes, seen, axis) == (lanes, "")
 
 
-async def test_v_draws_quiet_lanes_and_names_them_again(make_app: MakeApp) -> None:
+async def test_lanes_are_chosen_by_hand_and_kept(make_app: MakeApp) -> None:
     seen = scene.session(150)
     seen.history.put("net.rx_mb_per_s", 0, 0.0)
     app = make_app(seen)
     async with app.run_test(size=(160, 60)) as pilot:
-        for quiet in (True, False, True):
-            [line] = [line for line in part(app, "lanes") if "net rx" in line]
-            assert line.startswith("quiet:") is quiet
-            await pilot.press("v")
+        assert any(line.startswith("quiet:") and "net rx" in line for line in part(app, "lanes"))
+        await pilot.press("v")
+        assert isinstance(app.screen, LanesScreen)
+        names = [line[5:].split("  ")[0] for line in app.screen.query_one(Scrolled).text.split("\n")[1:]]
+        assert "[ ] net rx" in app.screen.query_one(Scrolled).text
+        await pilot.press(*["down"] * names.index("net rx"), "space", "escape")
+        await pilot.pause()
+        assert any(line.startswith("net rx") for line in part(app, "lanes"))
+        kept = app.context.view.lanes
+        screenstate.save(screenstate.Saved(lanes=kept))
+        assert screenstate.load().lanes == kept
+        view = View()
+        _begin_as_left(view, screenstate.Saved(lanes=(*kept, "no.such_lane")))
+        assert view.lanes == kept
+        await pilot.press("v", *["down"] * names.index("util"), "space", "escape")
+        await pilot.pause()
+        assert any(line.startswith("GPU 0 util") for line in part(app, "lanes")), "it is always drawn"
+        await pilot.press("v", "a", "escape")
+        assert app.context.view.lanes == ()
+
+
+@pytest.mark.parametrize("rows", [4, 5, 9, 30])
+@pytest.mark.parametrize("chosen", [(), ("psi.io_pct",)])
+def test_four_series_have_a_row_wherever_there_are_four(rows: int, chosen: tuple[str, ...]) -> None:
+    """Without eBPF, and with lanes that a cause has put first."""
+    seen = scene.session(200)
+    seen.history.put(STEPS, scene.TRAINER, 7.5)
+    found, _ = shown_lanes(seen, View(lanes=chosen))
+    drawn = {lane.key for lane, _ in share_rows(found, rows, seen.history.series)}
+    assert drawn >= {("gpu.util_pct", 0), ("gpu.power_w", 0), ("sync.p99_ms", 0), ("runq.pct", 0)}
+
+
+def test_cells_in_an_incident_are_shaded_as_is_the_ruler_and_moving_gives_the_same() -> None:
+    kept = history([50.0, 50.0, None, 50.0, 50.0, 50.0, 50.0, 50.0, 50.0, 50.0])
+    moving, lane = LaneDrawer(), Lane(("gpu.util_pct", 0), "lane")
+    steps: list[tuple[int, tuple[tuple[int, int], ...], int]] = [
+        (9, ((3, UNENDED),), 7), (10, ((3, UNENDED),), 8), (10, ((3, 5),), 3), (10, (), 0), (10, ((-9, 2), (8, 8)), 3),
+    ]  # fmt: skip
+    for last, within, shaded in steps:
+        axis = Axis(TICK, last, 10)
+        for drawer in (moving, LaneDrawer()):
+            [line] = drawer.lines(lane, 1, kept, axis, label_width=28, at_ns=kept.times[-1], cursor=None, within=within)
+            assert sum(len(text) for text, style in line if style.endswith(SHADED)) == shaded
+    ruler = with_signs(axis_line(Axis(TICK, 9, 40), None, "label"), [(2, "▼", "incident")], [(2, 5), (39, UNENDED)], "incident")
+    told = "".join(text for text, _ in ruler)
+    assert told[5:11] == "──▼━━━"
+    assert "now" in told, "a time stays readable"
+    assert {style for text, style in ruler if "━" in text} == {"incident"}
+    assert ascii_line([("━", "")]) == [("=", "")]
+
+
+def test_an_incident_of_the_engine_is_in_sight_until_it_left_the_axis() -> None:
+    seen = scene.session(150)
+    axis = View(width=128).axis(seen)
+    assert seen.engine.incidents
+    first = seen.engine.incidents[0]
+    assert incident_cells(seen, axis)[0] == (first.start_ns // axis.cell_ns, UNENDED)
+    first.end_ns = first.start_ns + SECOND_NS
+    assert incident_cells(seen, axis)[0][1] == first.end_ns // axis.cell_ns
+    assert incident_cells(seen, Axis(axis.cell_ns, first.start_ns // axis.cell_ns - 1, 10)) == ()
+
+
+@pytest.mark.parametrize("field", ["gpu.power_w", "gpu.util_pct", "runq.pct"])
+def test_cells_shorter_than_a_tick_are_filled(field: str) -> None:
+    kept = history([50.0] * 12, field)
+    axis = Axis(TICK * 2 // 7, (12 * TICK) // (TICK * 2 // 7), 30)
+    [line] = drawn(kept, axis, field)
+    assert " " not in "".join(text for text, _ in line)[28:]
+    kept.put_state(7, 1, 0)
+    assert all(kept.state_cell(7, k * axis.cell_ns, (k + 1) * axis.cell_ns) == 1 for k in range(axis.first, axis.last))
 
 
 def test_each_cause_has_lanes_that_there_are() -> None:
@@ -289,7 +374,10 @@ def test_what_is_read_of_one_process_after_the_other_has_the_mean_of_a_second_be
 
 @pytest.mark.parametrize(
     ("ticks", "columns", "shown_s"),
-    [(2, 140, 14), (200, 140, 14), (220, 140, 28), (340, 140, 28), (360, 140, 42), (500, 140, 56), (900, 140, 56), (2, 54, 11)],
+    [
+        (2, 140, 3), (30, 140, 3), (40, 140, 4), (100, 140, 10), (139, 140, 14), (200, 140, 14), (220, 140, 28), (340, 140, 28),
+        (360, 140, 42), (500, 140, 56), (900, 140, 56), (2, 54, 3), (50, 54, 4), (60, 54, 5), (100, 54, 11),
+    ],
 )
 def test_the_time_base_grows_with_what_there_is_until_one_is_chosen(ticks: int, columns: int, shown_s: int) -> None:
     session = scene.session(ticks + 1, gpus=0)

@@ -138,21 +138,51 @@ async def test_a_lane_can_be_seen_as_a_distribution(make_app: MakeApp) -> None:
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)])
 @pytest.mark.parametrize("paused", [False, True], ids=["live", "paused"])
 async def test_the_times_under_an_enlarged_lane_are_round(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], paused: bool
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(size[0]))  # plotext draws nothing wider than the terminal
-    app = make_app()
+    make_app: MakeApp, size: tuple[int, int], paused: bool
+) -> None:  # fmt: skip
+    app = make_app(scene.session(starving=False))  # the sign of an incident takes the place of a time
     async with app.run_test(size=size) as pilot:
         await pilot.press(*["space"] * paused)
         for window_s in WINDOWS_S:
             app.context.view.window_s = window_s
             await pilot.press("z")
             await pilot.pause()
-            (ruler,) = (row for row in app.screen.query_one(Scrolled).text.split("\n") if re.match(r" *(−|\d\d:)\S+ ", row))
+            ruler = re.sub("[─━▼◆]+", " ", app.screen.query_one(Scrolled).text.split("\n")[1])
             await pilot.press("escape")
             assert _lengths(ruler, app.context.session.unix_s(app.context.view.end(app.context.session))) in (
                 [i * step for i in range(most, -1, -1)] for step in (1, 2, 5, 10, 20, 30, 60, 120, 300) for most in range(1, 7)
             )
+
+
+async def test_an_enlarged_lane_has_its_colour_its_thresholds_its_incidents_and_a_cursor_with_values(make_app: MakeApp) -> None:
+    app = make_app(scene.session(150))
+    async with app.run_test(size=(120, 35)) as pilot:
+        await pilot.press("z")
+        while not (page := app.screen.query_one(Scrolled)).line_text(0).startswith("run-queue"):
+            await pilot.press("down")
+        head, *_ = rows = page._shown[1:]
+        assert "━" in "".join(text for text, _ in head), "the incident on the ruler"
+        looks = {style for row in rows for text, style in row if text.strip("╌ ") and style.endswith("@")}
+        assert looks == {"crit@"}
+        sides = [row[0] for row in rows if row[0][1] in ("warn", "crit")]
+        assert [(text.strip(), style) for text, style in sides] == [("30", "crit"), ("10", "warn")]
+        assert not any(style == "cursor" for row in rows for _, style in row)
+        values = page.text.split("\n")[-3]
+        assert values.startswith("now  ")
+        await pilot.press(*["left"] * 4)
+        at = [(row, text) for row in page._shown for text, style in row if style == "cursor"]
+        assert len(at) > 10, "a whole column"
+        told = page.text.split("\n")[-3]
+        seen, axis = app.context.session, app.screen._axis  # type: ignore[attr-defined]
+        at_ns = app.screen.cursor_ns  # type: ignore[attr-defined]
+        assert at_ns == seen.now_ns - 4 * axis.cell_ns
+        here = seen.history.cell(("runq.pct", 0), at_ns // axis.cell_ns * axis.cell_ns, (at_ns // axis.cell_ns + 1) * axis.cell_ns)
+        assert told.startswith(f"−{4 * axis.cell_ns / 1e9:.1f} s  {here:.0f} %  in cpu-contention")
+        assert "GPU 0 util" in told
+        await pilot.press("home", "down")
+        assert f"−{4 * axis.cell_ns / 1e9:.1f} s" in page.text.split("\n")[-3], "the moment stays with another lane"
+        await pilot.press("end")
+        assert not any(style == "cursor" for row in page._shown for _, style in row)
 
 
 def _lengths(ruler: str, end_unix_s: float) -> list[int]:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gputop.model.process import ProcInfo
 from gputop.stream.session import Session
 from gputop.system import screenstate
-from gputop.tui.columns_box import ColumnsScreen
+from gputop.tui.choice_box import ColumnsScreen
 from gputop.tui.draw import table
 from gputop.tui.draw.table import SHARES, columns, rows
 from gputop.tui.draw.view import View

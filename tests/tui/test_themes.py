@@ -11,7 +11,8 @@ from textual.theme import BUILTIN_THEMES
 
 from gputop.commands.screen import add_looks, looks_of
 from gputop.system.errors import UserError
-from gputop.tui.colours import CONTRAST, CONTRAST_OF_SIXTEEN, SHADED, Palette, contrast, palette, readable, themes
+from gputop.tui.colours import CONTRAST, CONTRAST_OF_SIXTEEN, Palette, contrast, palette, readable, themes
+from gputop.tui.draw.lanes import SHADED
 from gputop.tui.draw.view import View
 from tests.tui.conftest import MakeApp
 

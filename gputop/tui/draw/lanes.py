@@ -2,7 +2,7 @@
 
 A cell shows the mean of the readings in it, or the maximum where the field is a percentile. A cell without a new reading
 repeats the last one for as long as the driver's pace allows, and is blank after that: a gap stays a gap. The highest bar
-leaves an eighth of a row free, so that no lane touches the one above it.
+leaves an eighth of a row free, so that no lane touches the one above it. Cells in an incident have a background of their own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gputop.stream.history import History, SeriesKey
 from gputop.stream.session import Session
 from gputop.system.text import fit
 from gputop.tui.draw import Span
-from gputop.tui.draw.view import LABEL_WIDTH, Axis, View
+from gputop.tui.draw.view import LABEL_WIDTH, Axis, View, axis_line, with_signs
 
 BARS = " ▁▂▃▄▅▆▇█"  # eighths of a row
 TALLEST = 4  # rows of a main lane at most
@@ -35,7 +35,9 @@ GUIDE = "╌"  # a threshold, where no bar reaches it
 FEW = 60  # columns; a lane that moved further since it was last drawn is made again instead of moved
 SIDE, NARROW_SIDE = 14, 13  # columns of number, unit and scale next to a lane; where labels are narrow
 UNREAD = "no reading yet"
+UNENDED = 1 << 62  # the last cell of an incident that goes on
 LAST = 10  # priority of a lane that has nothing to show: any other lane comes first
+SHADED = "@"  # ends the meaning of a cell in an incident
 _COLOURS = {STEPS: "lane2", "gpu.util_pct": "lane", "gpu.power_w": "lane2", "sync.p99_ms": "lane3"}
 
 
@@ -48,6 +50,7 @@ class Lane(Struct, frozen=True):
     absent: str = ""
     priority: int = 5  # where not all lanes fit, lower numbers come first
     main: bool = False  # what gputop is about: drawn up to `TALLEST` rows high
+    always: bool = False  # whether it has a row wherever there are as many as such lanes, whatever it shows
 
     @property
     def field(self) -> Field:
@@ -76,11 +79,11 @@ def all_lanes(session: Session, view: View, story: Verdict | None = None) -> lis
     found = [lane for index in sorted(board.gpus) for lane in _lanes_of_gpu(session, view, index)]
     no_trainer = "no trainer found yet"
     simulated = "SIM " if board.header.simulated else ""
-    found.append(Lane(("sync.p99_ms", 0), f"{simulated}sync p99", absent=_why_no_sync(board), priority=4, main=True))
+    found.append(Lane(("sync.p99_ms", 0), f"{simulated}sync p99", absent=_why_no_sync(board), priority=4, main=True, always=True))
     if ("runq.p99_ms", 0) in session.history.series:
-        found.append(Lane(("runq.p99_ms", 0), "run-queue p99", priority=2, main=True))
+        found.append(Lane(("runq.p99_ms", 0), "run-queue p99", priority=2, main=True, always=True))
     else:
-        found.append(Lane(("runq.pct", 0), "run-queue", absent=no_trainer, priority=2, main=True))
+        found.append(Lane(("runq.pct", 0), "run-queue", absent=no_trainer, priority=2, main=True, always=True))
     found.append(Lane(("offcpu.pct", 0), "off-CPU", absent=no_trainer, priority=4))
     found.append(Lane(("switches.per_s", 0), "ctx-switch", absent=no_trainer, priority=5))
     host = board.sources.get("host")
@@ -127,9 +130,35 @@ def _lanes_of_growth(session: Session) -> list[Lane]:
     return host + [Lane(("gpu.mem_used_pct", index), f"GPU {index} memory", priority=1) for index in gpus]
 
 
+def shown_lanes(session: Session, view: View, lanes: list[Lane] | None = None) -> tuple[list[Lane], list[tuple[str, str]]]:
+    """(lanes to draw, lines on the others: what they have in common, and which they are), of ``lanes``, or of all. Those that the user
+    chose, if any were; the lanes that are always drawn stand in either case."""
+    found = all_lanes(session, view) if lanes is None else lanes
+    if view.lanes:
+        return [lane for lane in found if lane.always or lane.key[0] in view.lanes], []
+    found, silent = fold(found, session)
+    found, quiet = fold_quiet(found, session, view.axis(session))
+    return found, [(label, text) for label, text in (("quiet:", quiet), ("no readings of", silent)) if text]
+
+
+def ruler(session: Session, axis: Axis, end_unix_s: float | None, label: str) -> list[Span]:
+    """The time axis with markers of the job, and with the incidents: where each began, and how long it lasts."""
+    signs = [(axis.column_of(mark.t_ns), "◆", "accent") for mark in session.marks]
+    signs += [(axis.column_of(incident.start_ns), "▼", "incident") for incident in session.engine.incidents]
+    spans = [(first - axis.first, last - axis.first) for first, last in incident_cells(session, axis)]
+    return with_signs(axis_line(axis, end_unix_s, label), signs, spans, "incident")
+
+
+def incident_cells(session: Session, axis: Axis) -> tuple[tuple[int, int], ...]:
+    """(first, last) cell of each incident in sight; one that goes on has no last cell."""
+    known = [one for one in session.engine.incidents if one.severity != "info"]
+    cells = [(one.start_ns // axis.cell_ns, UNENDED if one.end_ns is None else one.end_ns // axis.cell_ns) for one in known]
+    return tuple((first, last) for first, last in cells if last >= axis.first and first <= axis.last)
+
+
 def fold(found: list[Lane], session: Session) -> tuple[list[Lane], str]:
     """(lanes to draw, a note on the others): lanes that never had a reading are left out if there are several."""
-    silent = [lane for lane in found if lane.key not in session.history.series]
+    silent = [lane for lane in found if lane.key not in session.history.series and not lane.always]
     if len(silent) < 2 or session.now_ns - session.oldest_ns < FOLD_AFTER_NS:
         return found, ""
     titles: dict[str, list[str]] = {}
@@ -156,7 +185,7 @@ def share_rows(found: list[Lane], rows: int, series: Collection[SeriesKey]) -> l
     """The most important lanes that fit ``rows``, still in the order of the screen, each with its height."""
     least = 2 if rows >= AMPLE else 1
     heights: dict[int, int] = {}
-    for i in sorted(range(len(found)), key=lambda i: (found[i].priority, i)):
+    for i in sorted(range(len(found)), key=lambda i: (not found[i].always, found[i].priority, i)):
         height = min(least if is_tall(found[i], series) else 1, rows - sum(heights.values()))
         if height > 0:
             heights[i] = height
@@ -177,9 +206,11 @@ def _lanes_of_gpu(session: Session, view: View, index: int) -> list[Lane]:
     limit = gpu.number("power_limit_w")
     name = f"SIM {index}" if session.board.header.simulated else f"GPU {index}"
     lanes = [
-        Lane(("gpu.util_pct", index), f"{name} util", absent=_why_absent(gpu, "util_pct"), priority=1 if chosen else 3, main=chosen),
-        Lane(("gpu.power_w", index), f"{name} power", limit, _why_absent(gpu, "power_w"), priority=2 if chosen else 6, main=chosen),
-    ]
+        Lane(("gpu.util_pct", index), f"{name} util", absent=_why_absent(gpu, "util_pct"), priority=1 if chosen else 3, main=chosen,
+             always=chosen),
+        Lane(("gpu.power_w", index), f"{name} power", limit, _why_absent(gpu, "power_w"), priority=2 if chosen else 6, main=chosen,
+             always=chosen),
+    ]  # fmt: skip
     if ("gpu.sm_active_pct", index) in session.history.series:
         lanes.append(Lane(("gpu.sm_active_pct", index), f"{name} SM act", priority=3 if chosen else 7))
     if chosen and ("gpu.gr_active_pct", index) in session.history.series:
@@ -266,26 +297,34 @@ class LaneDrawer:
         self._tops: dict[SeriesKey, tuple[tuple[int, ...], float]] = {}
 
     def lines(
-        self, lane: Lane, rows: int, history: History, axis: Axis, *, label_width: int, at_ns: int, cursor: int | None
+        self, lane: Lane, rows: int, history: History, axis: Axis, *, label_width: int, at_ns: int, cursor: int | None,
+        within: tuple[tuple[int, int], ...] = (),
     ) -> list[list[Span]]:  # fmt: skip
-        """Label, value at ``at_ns`` and cells, in ``rows`` lines; the column ``cursor`` is reversed."""
+        """Label, value at ``at_ns`` and cells, in ``rows`` lines; the column ``cursor`` is reversed, cells ``within`` incidents shaded."""
         if lane.absent and lane.key not in history.series:
             label = _label(lane, history, label_width, at_ns)
             return [[*label, (fit(lane.absent, axis.columns), "dim")], *([[]] * (rows - 1))]
-        scale = self._scale(lane, history, axis)
-        guides = _guides(lane.field, scale, rows)
+        scale, guides, cells = self.chart(lane, rows, history, axis, cursor, within)
         labels = [_label(lane, history, label_width, at_ns, scale[1] if rows > 1 else None)]
         labels += [_side(lane, scale, guides.get(row), row, label_width) for row in range(rows - 2, -1, -1)]
-        cells = self._rows_of(lane, rows, history, axis, scale, guides)
-        return [label + with_cursor(row, cursor) for label, row in zip(labels, cells, strict=True)]
+        return [label + row for label, row in zip(labels, cells, strict=True)]
+
+    def chart(
+        self, lane: Lane, rows: int, history: History, axis: Axis, cursor: int | None, within: tuple[tuple[int, int], ...]
+    ) -> tuple[tuple[float, float], dict[int, Guide], list[list[Span]]]:
+        """(the scale, row from below -> the threshold in it, the cells of each row, the upper row first)."""
+        scale = self._scale(lane, history, axis)
+        guides = _guides(lane.field, scale, rows)
+        return scale, guides, [with_cursor(row, cursor) for row in self._rows_of(lane, rows, history, axis, scale, guides, within)]
 
     def _rows_of(
-        self, lane: Lane, rows: int, history: History, axis: Axis, scale: tuple[float, float], guides: dict[int, _Guide]
+        self, lane: Lane, rows: int, history: History, axis: Axis, scale: tuple[float, float], guides: dict[int, Guide],
+        within: tuple[tuple[int, int], ...],
     ) -> list[list[Span]]:  # fmt: skip
         """Cells of all rows, the upper row first. A column's values are read once for all rows."""
         newest = history.times[-1] // axis.cell_ns if history.times else 0
-        shape = (scale, history.trimmed)
-        recent = max(2, 1 + ceil(lane.field.spans_ns / axis.cell_ns))
+        shape = (scale, history.trimmed, within)
+        recent = max(2, 1 + ceil(_spans_ns(lane.field, history, axis.cell_ns) / axis.cell_ns))
         columns: dict[int, tuple[int, str]] = {}
 
         def make_cell(k: int, row: int, empty: Span) -> Span:
@@ -293,7 +332,8 @@ class LaneDrawer:
                 columns[k] = column(lane, history, k * axis.cell_ns, axis.cell_ns, scale, 8 * rows - 1)
             eighths, style = columns[k]
             eighths -= 8 * row
-            return (BARS[min(8, eighths)], style) if eighths > 0 else empty
+            glyph, style = (BARS[min(8, eighths)], style) if eighths > 0 else empty
+            return glyph, style + SHADED if any(first <= k <= last for first, last in within) else style
 
         out = []
         for row in range(rows - 1, -1, -1):
@@ -321,24 +361,37 @@ class LaneDrawer:
         return spec.low, held
 
 
-_Guide = tuple[float, str]  # a threshold, and its colour
+Guide = tuple[float, str]  # a threshold, and its colour
 
 
 def column(lane: Lane, history: History, start_ns: int, cell_ns: int, scale: tuple[float, float], full: int) -> tuple[int, str]:
     """(height of a cell's bar, where ``full`` steps reach the top; its colour). 0 if nothing was read."""
+    value = cell_value(lane, history, start_ns, cell_ns)
+    return (_steps(value, scale, full), level(lane.field, value) or colour_of(lane)) if value == value else (0, "")
+
+
+def cell_value(lane: Lane, history: History, start_ns: int, cell_ns: int) -> float:
+    """The reading that a cell shows; NaN if it shows none."""
     spec = lane.field
     value = history.cell(lane.key, start_ns, start_ns + cell_ns, peak="p99" in spec.id)
-    if value == value:
-        return _steps(value, scale, full), level(spec, value) or _COLOURS.get(spec.id, "lane")
-    if history.times and start_ns > history.times[-1]:
-        return 0, ""
-    if spec.spans_ns > cell_ns:
-        value = history.cell(lane.key, start_ns + cell_ns, start_ns + spec.spans_ns)
+    if value == value or (history.times and start_ns > history.times[-1]):
+        return value
+    if (spans_ns := _spans_ns(spec, history, cell_ns)) > cell_ns:
+        value = history.cell(lane.key, start_ns + cell_ns, start_ns + spans_ns)
         if value == value:
-            return _steps(value, scale, full), level(spec, value) or _COLOURS.get(spec.id, "lane")
+            return value
     slowest_ns = max(spec.refresh_ns, spec.slowest_ns)
-    value = history.standing(lane.key, start_ns, spec.refresh_ns, slowest_ns) if slowest_ns else value
-    return (_steps(value, scale, full), level(spec, value) or _COLOURS.get(spec.id, "lane")) if value == value else (0, "")
+    return history.standing(lane.key, start_ns, spec.refresh_ns, slowest_ns) if slowest_ns else value
+
+
+def colour_of(lane: Lane) -> str:
+    """The meaning that a lane is drawn in below its thresholds."""
+    return _COLOURS.get(lane.field.id, "lane")
+
+
+def _spans_ns(spec: Field, history: History, cell_ns: int) -> int:
+    """How long before it a reading is of: at least a tick, where cells are shorter."""
+    return max(spec.spans_ns, history.interval_ns if cell_ns < history.interval_ns else 0)
 
 
 def _steps(value: float, scale: tuple[float, float], full: int) -> int:
@@ -347,10 +400,10 @@ def _steps(value: float, scale: tuple[float, float], full: int) -> int:
     return min(full, max(1, int(share * full) + 1))
 
 
-def _guides(spec: Field, scale: tuple[float, float], rows: int) -> dict[int, _Guide]:
+def _guides(spec: Field, scale: tuple[float, float], rows: int) -> dict[int, Guide]:
     """Row from below -> the threshold in it. The lowest row has none: there it would look like a reading."""
     low, high = scale
-    found: dict[int, _Guide] = {}
+    found: dict[int, Guide] = {}
     for threshold, colour in ((spec.warn, "warn"), (spec.crit, "crit")):
         if threshold is not None and low < threshold < high and (row := int((threshold - low) / (high - low) * rows)) > 0:
             found[row] = threshold, colour
@@ -364,11 +417,11 @@ def _label(lane: Lane, history: History, width: int, at_ns: int, top: float | No
     number = "–" if value != value else short(value, spec.digits)
     spans = [(fit(lane.title, width - side), ""), (f" {number:>5} ", level(spec, value) or "title")]
     left = side - len(spans[1][0])
-    scale = "" if top is None else f"{_brief(top)}┤"
+    scale = "" if top is None else f"{brief_number(top)}┤"
     return [*spans, (fit(spec.unit, left - len(scale)), "dim"), (scale, "dim")]
 
 
-def _side(lane: Lane, scale: tuple[float, float], guide: _Guide | None, row: int, width: int) -> list[Span]:
+def _side(lane: Lane, scale: tuple[float, float], guide: Guide | None, row: int, width: int) -> list[Span]:
     """Text left of a lower row of a tall lane: its threshold, or all thresholds and where the scale begins."""
     if row > 0:
         return [(f"{'│':>{width}}", "dim")] if guide is None else [(f"{f'{guide[0]:g}':>{width - 1}}", guide[1]), (GUIDE, "dim")]
@@ -383,7 +436,7 @@ def _words(lane: Lane) -> str:
     return ", ".join(f"{word} {value:g}" for word, value in (("warn", spec.warn), ("crit", spec.crit)) if value is not None)
 
 
-def _brief(value: float) -> str:
+def brief_number(value: float) -> str:
     """``700``, ``1k``, ``1.4k``."""
     return f"{value / 1000:.3g}k" if value >= 1000 else f"{value:.3g}"
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from functools import lru_cache
-from math import ceil
+from itertools import groupby
+from math import ceil, log
+from operator import itemgetter
 
 from msgspec import Struct, field
 
@@ -24,6 +26,9 @@ NARROW = 110  # columns
 USUAL_INTERVAL_NS = 100_000_000  # until the header of the stream gives its own
 USUAL_WINDOW_S = 60  # s, the time base until the user chooses one
 WINDOWS_S = (10, 20, 30, 60, 120, 300, 600)  # s, the time bases
+FIRST_NS = 3 * SECOND_NS  # ns of the axis of a stream that has just begun
+STEP = 1.5  # times as long is the next axis, until a tick takes one column
+FILLED = 0.8  # part of the axis that must have something to show before it grows
 _LABEL = re.compile(r" [^─ ]+(?: [a-z]+)? ")  # a time on the ruler, such as " −10 s "
 _CLOCK_ROOM, _BACK_ROOM = 10, 8  # columns that " 14:03:07 " and " −8 min " take
 
@@ -47,7 +52,7 @@ class View(Struct):
     ascii_only: bool = False
     readonly: bool = False
     bystanders: bool = True
-    quiet_lanes: bool = False  # whether lanes in which nothing happens are drawn, too
+    lanes: tuple[str, ...] = ()  # fields whose lanes the user chose; none: what happens decides
     width: int = 160
     height: int = 48
     top_row: int = 0
@@ -93,10 +98,16 @@ class View(Struct):
         """The charts' columns now."""
         cell_ns = self._cell_ns(session, self.window_s)
         if self.grows:
-            tick_ns = self._cell_ns(session, 0)
-            known_ticks = round((session.now_ns - session.oldest_ns) / (self.cells * tick_ns))  # a quarter is empty at most
-            cell_ns = min(cell_ns, max(self._cell_ns(session, WINDOWS_S[0]), known_ticks * tick_ns))
+            cell_ns = min(cell_ns, self._grown_ns(session.now_ns - session.oldest_ns, self._cell_ns(session, 0)))
         return Axis(cell_ns, self.end(session) // cell_ns, self.cells)
+
+    def _grown_ns(self, known_ns: int, tick_ns: int) -> int:
+        """Length of a cell for what is known so far: a part of a tick in the first seconds, then whole ticks."""
+        ticks_ns = self.cells * tick_ns
+        if known_ns >= ticks_ns:
+            return round(known_ns / ticks_ns) * tick_ns  # a quarter is empty at most
+        steps = ceil(log(max(1.0, FILLED * known_ns / FIRST_NS)) / log(STEP))
+        return max(1, min(tick_ns, round(FIRST_NS * STEP**steps / self.cells)))
 
     def _cell_ns(self, session: Session, window_s: int) -> int:
         return cell_for(window_s, self.cells, session.header.interval_ns if session.header else USUAL_INTERVAL_NS)
@@ -206,20 +217,24 @@ def times(total_s: float, columns: int, end_unix_s: float | None) -> list[tuple[
     return [(back, f"−{back / unit_s:g} {unit}" if back else "now") for back in backs]
 
 
-def with_signs(ruler: list[Span], signs: Iterable[tuple[int | None, str, str]]) -> list[Span]:
+def with_signs(
+    ruler: list[Span], signs: Iterable[tuple[int | None, str, str]], spans: Iterable[tuple[int, int]] = (), sign: str = ""
+) -> list[Span]:  # fmt: skip
     """The ruler with signs (column, glyph, meaning) on it; column None is not shown, of two in one column the later one is.
 
-    A time moves aside for a sign: half a number would be a wrong one.
+    A time moves aside for a sign: half a number would be a wrong one. ``spans``: columns (first, last) in which the ruler is heavy, and
+    has the meaning ``sign``.
     """
     (label, style), (text, meaning) = ruler
     shown = {c: (glyph, sign) for c, glyph, sign in signs if c is not None}
-    text = _beside(text, shown.keys())
-    out: list[Span] = [(label, style)]
-    at = 0
-    for column, (glyph, sign) in sorted(shown.items()):
-        out += [(text[at:column], meaning), (glyph, sign)]
-        at = column + 1
-    return [*out, (text[at:], meaning)]
+    cells = [(char, meaning) for char in _beside(text, shown.keys())]
+    for first, last in spans:
+        for column in range(max(0, first), min(len(cells), last + 1)):
+            if cells[column][0] == "─":
+                cells[column] = "━", sign
+    for column, cell in shown.items():
+        cells[column] = cell
+    return [(label, style), *(("".join(char for char, _ in run), one) for one, run in groupby(cells, key=itemgetter(1)))]
 
 
 def _beside(text: str, taken: Collection[int]) -> str:
