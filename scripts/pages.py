@@ -27,7 +27,7 @@ from gputop.cli import COMMANDS, SELDOM, make_parser  # noqa: E402 - of this tre
 from gputop.model.fields import FIELDS  # noqa: E402
 from gputop.tui import bindings  # noqa: E402
 from gputop.tui.box import SCROLLING, Box  # noqa: E402
-from gputop.tui.columns_box import ColumnsScreen  # noqa: E402
+from gputop.tui.choice_box import ColumnsScreen  # noqa: E402
 from gputop.tui.details import DetailsScreen  # noqa: E402
 from gputop.tui.enlarge import EnlargeScreen  # noqa: E402
 from gputop.tui.prove_box import ProveScreen  # noqa: E402

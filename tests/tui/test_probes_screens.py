@@ -140,7 +140,7 @@ async def test_a_lane_can_be_seen_as_a_distribution(make_app: MakeApp) -> None:
 async def test_the_times_under_an_enlarged_lane_are_round(
     make_app: MakeApp, size: tuple[int, int], paused: bool
 ) -> None:  # fmt: skip
-    app = make_app(scene.session(starving=False))  # the sign of an incident takes the place of a time
+    app = make_app(scene.session(9, starving=False))  # the sign of an incident takes the place of a time
     async with app.run_test(size=size) as pilot:
         await pilot.press(*["space"] * paused)
         for window_s in WINDOWS_S:

@@ -325,15 +325,15 @@ class LaneDrawer:
         newest = history.times[-1] // axis.cell_ns if history.times else 0
         shape = (scale, history.trimmed, within)
         recent = max(2, 1 + ceil(_spans_ns(lane.field, history, axis.cell_ns) / axis.cell_ns))
-        columns: dict[int, tuple[int, str]] = {}
+        columns: dict[int, tuple[int, str, str]] = {}  # number of a cell -> its height, its colour, the end of its meanings
 
         def make_cell(k: int, row: int, empty: Span) -> Span:
             if k not in columns:
-                columns[k] = column(lane, history, k * axis.cell_ns, axis.cell_ns, scale, 8 * rows - 1)
-            eighths, style = columns[k]
+                shade = SHADED if any(first <= k <= last for first, last in within) else ""
+                columns[k] = *column(lane, history, k * axis.cell_ns, axis.cell_ns, scale, 8 * rows - 1), shade
+            eighths, style, shade = columns[k]
             eighths -= 8 * row
-            glyph, style = (BARS[min(8, eighths)], style) if eighths > 0 else empty
-            return glyph, style + SHADED if any(first <= k <= last for first, last in within) else style
+            return (BARS[min(8, eighths)], style + shade) if eighths > 0 else (empty[0], empty[1] + shade)
 
         out = []
         for row in range(rows - 1, -1, -1):

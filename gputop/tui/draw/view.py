@@ -203,7 +203,9 @@ def _ruler(cell_ns: int, columns: int, end_unix_s: float | None, label: str) -> 
     (_, last), *others = times(columns * cell_ns / SECOND_NS, columns, end_unix_s)
     _write(cells, columns - len(last) - 2, f" {last} ")
     for back, text in others:
-        _write(cells, columns - 1 - round(back * SECOND_NS / cell_ns) - len(text) // 2, f" {text} ")
+        at, time = columns - 1 - round(back * SECOND_NS / cell_ns) - len(text) // 2, f" {text} "
+        # The last time stands left of its moment: the one before may have to move, too.
+        _write(cells, next((at - by for by in range(len(text) // 2) if _is_free(cells, at - by, time)), at), time)
     return [(label, "dim"), ("".join(cells), "dim")]
 
 
