@@ -14,10 +14,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from gputop.findings.path import tree
+from gputop.findings.path import reading, tree
 from gputop.findings.verdict import SEVERITY_COLOURS, Evidence, Fix, PathStep
 from gputop.system.colour import Line
-from gputop.system.text import cell_width, clean, figure
+from gputop.system.text import cell_width, clean
 
 INDENT = 2  # columns before what belongs to a finding
 LABEL = 6  # columns of a label: way, fix, why …
@@ -80,7 +80,7 @@ def _wrap(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
 
 
 def _value(one: Evidence) -> str:
-    return "not measured" if one.value is None else clean(f"{figure(one.value)} {one.unit}".rstrip())
+    return "not measured" if one.value is None else clean(reading(one.value, one.unit))
 
 
 def lane(points: Sequence[tuple[float, float]], spans: Sequence[tuple[float, float | None]], width: int) -> Iterator[Line]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gputop.findings import policy
 from gputop.findings.verdict import PathStep
+from gputop.system.text import figure
 
 INFERRED = 0.5  # weight of an inferred step in `confidence`, where a measured one has 1 (guess)
 _OF_ITS_OWN = ("straggler-rank", "hung-worker")  # causes with culprits that are parts of the job itself
@@ -75,6 +76,16 @@ def amount(seconds: float) -> str:
     if 0.0 < seconds < 0.05:
         return "<0.1"
     return f"{seconds:.{int(0.0 < seconds < 9.95)}f}"
+
+
+def lost_of(lost_s: float, total_s: float) -> str:
+    """``19.0 of 45.2 GPU seconds``, as every surface prints a ledger."""
+    return f"{lost_s:.1f} of {total_s:.1f} GPU seconds"
+
+
+def reading(value: float, unit: str) -> str:
+    """``76 %``, ``2.31 ms``: a number of the evidence. Shares are whole, as in sentences and tables."""
+    return f"{value:.{int(abs(value) < 9.95)}f} %" if unit == "%" else f"{figure(value)} {unit}".rstrip()
 
 
 def factor(speedup_max: float | None) -> str:

@@ -14,7 +14,7 @@ from gputop.findings.explanation import Booked, Dated, Episode, Explanation, Sai
 from gputop.findings.money import GpuHourPrice, money
 from gputop.findings.outlook import WHAT_IF
 from gputop.findings.outlook import sentence as what_if_sentence
-from gputop.findings.path import amount, factor, who, without
+from gputop.findings.path import amount, factor, lost_of, who, without
 from gputop.findings.trouble import heading, is_fault, span_words
 from gputop.findings.verdict import LOOKING, SEVERITY_COLOURS, Culprit, Step, best_fix
 from gputop.model.frame import Header
@@ -142,7 +142,7 @@ def _lost(ledger: Booked, cost: str = "") -> str:
     total, lost = ledger.gpu_total_s, ledger.gpu_lost_s
     if lost is None or not total:
         return "GPU time lost: none counted (no GPU is measured, or no job trained on one)"
-    return f"GPU time lost: {lost:.1f} of {total:.1f} GPU seconds ({100 * lost / total:.0f} %{cost})"
+    return f"GPU time lost: {lost_of(lost, total)} ({100 * lost / total:.0f} %{cost})"
 
 
 def goodbye_lines(

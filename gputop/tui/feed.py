@@ -283,7 +283,9 @@ class Context(Struct):
         if self.replay is not None and (found := self.replay.survey.until(t_ns or self.session.now_ns)):
             return found
         incidents = self.session.engine.incidents
-        return self.session.ledger_at(t_ns), [incident for incident in incidents if t_ns is None or incident.start_ns <= t_ns]
+        # The ledger that is kept, now as well: one line must not show another one than the next, nor pausing change what is shown.
+        kept = self.session.ledger_at(t_ns or self.session.now_ns)
+        return kept, [incident for incident in incidents if t_ns is None or incident.start_ns <= t_ns]
 
     def findings(self, what_if: Sequence[WhatIf] | None = None) -> MomentFindings:
         """Findings at the moment shown; hold the session's lock. Without ``what_if`` the effects of changes are computed, which

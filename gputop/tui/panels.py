@@ -283,7 +283,9 @@ class VerdictPanel(Panel):
         offer = session.offer_at(view.at_ns)
         is_here = view.at_ns is None and not view.readonly and not self.context.look.remote and offer is not None and not offer.fix.look
         keys = edges.FIX_KEYS[not (offer and offer.is_for_a_key) :] if is_here else (edges.COPY_KEY,)
-        return edges.fix_line(offer, verdict, view, keys) if offer is not None else edges.lost_line(session.ledger_at(view.at_ns), view)
+        if offer is not None:
+            return edges.fix_line(offer, verdict, view, keys)
+        return edges.lost_line(self.context.losses_and_incidents(view.at_ns)[0], view)
 
     def _silence(self) -> str:
         """A line on how long readings are overdue, and what to do; empty if no reading is overdue."""
@@ -504,7 +506,9 @@ class WhyPanel(Panel):
             return []
         session, view = self.context.session, self.context.view
         verdict = session.verdict_at(view.at_ns)
-        made_of, now_s = (verdict.cause, verdict.trainer_pid, view.at_ns, view.width, self.rows), time.monotonic()
+        # Another ledger stands in the lines above at once.
+        booked = self.context.losses_and_incidents(view.at_ns)[0]
+        made_of, now_s = (verdict.cause, verdict.trainer_pid, view.at_ns, view.width, self.rows, booked), time.monotonic()
         if made_of != self._made[0] or now_s - self._made[1] > REASONS_EVERY_S:
             is_fresh = made_of[:3] == self._made[0][:3] and now_s - self._what_if[1] < WHAT_IF_EVERY_S
             found = self.context.findings(self._what_if[0] if is_fresh else None)

@@ -18,6 +18,7 @@ from gputop.recording.reader import Recording
 from gputop.recording.scan import places
 from gputop.recording.writer import Writer
 from gputop.stream.playback import Playback
+from gputop.stream.session import Session
 from gputop.stream.survey import IncidentSpan, Survey, survey
 from gputop.tui import bindings
 from gputop.tui.app import GputopApp
@@ -245,7 +246,8 @@ async def test_what_is_lost_in_the_middle_is_said_once_all_was_looked_at(make_re
         await until(pilot, lambda: "missing frames: 12" in part(app, "keys")[0], "said")
 
 
-async def test_why_tells_of_the_whole_recording_after_a_jump(make_replay: MakeReplay) -> None:
+async def test_why_tells_of_the_whole_recording_after_a_jump(make_replay: MakeReplay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "offer_at", lambda *_: None)  # where no fix is offered the line has what was lost
     begun, later = (
         IncidentSpan(1, START + SECOND, END, "high", "disk-io", "it reads"),
         IncidentSpan(2, END - SECOND, None, "low", "pause", "later"),
@@ -253,6 +255,7 @@ async def test_why_tells_of_the_whole_recording_after_a_jump(make_replay: MakeRe
     app = make_replay(Playback(START + 50 * SECOND, playing=False), begun, later)
     async with app.run_test(size=(160, 48)) as pilot:
         await stands(pilot, app, START + 50 * SECOND)
+        await until(pilot, lambda: "123.4 of 200.0 GPU seconds lost so far" in part(app, "verdict")[2], "the same ledger above")
         await pilot.press("e")
         await until(pilot, lambda: isinstance(app.screen, WhyScreen), "why")
         assert isinstance(app.screen, WhyScreen)

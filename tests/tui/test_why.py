@@ -119,7 +119,7 @@ async def test_evidence_is_told_in_words(make_app: MakeApp, monkeypatch: pytest.
         lines = [" ".join(line.split()) for line in text_of(app.screen)]
         at = lines.index("evidence") + 1
         assert lines[at : at + 3] == [
-            "75.71 % 2 of 2 workers wanted a CPU and had none", "3.0G/s they fetched from storage",
+            "76 % 2 of 2 workers wanted a CPU and had none", "3.0G/s they fetched from storage",
             "not measured idle among those it may use",
         ]  # fmt: skip
 

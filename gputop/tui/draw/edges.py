@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from gputop.findings.explanation import brief, without_pids
-from gputop.findings.path import amount, factor
+from gputop.findings.path import factor, lost_of
 from gputop.findings.verdict import SEVERITY_COLOURS, Ledger, Verdict
 from gputop.model.board import Board
 from gputop.model.frame import SourceState
@@ -191,9 +191,8 @@ def lost_line(ledger: Ledger, view: View) -> Line:
     """GPU time lost so far, and the causes that took most; empty if none was lost."""
     if not ledger.gpu_lost_s or not ledger.gpu_total_s:
         return []
-    lost, total = amount(ledger.gpu_lost_s), amount(ledger.gpu_total_s)
-    share = f"{lost} of {total} GPU s lost so far ({100 * ledger.gpu_lost_s / ledger.gpu_total_s:.0f} %)"
-    parts = [f"{cause} {amount(lost_s)} s" for cause, lost_s in sorted(ledger.by_cause.items(), key=lambda item: -item[1]) if lost_s >= 0.5]
+    share = f"{lost_of(ledger.gpu_lost_s, ledger.gpu_total_s)} lost so far ({100 * ledger.gpu_lost_s / ledger.gpu_total_s:.0f} %)"
+    parts = [f"{cause} {lost_s:.1f} s" for cause, lost_s in sorted(ledger.by_cause.items(), key=lambda item: -item[1]) if lost_s >= 0.5]
     return [(fit(f"   {': '.join(filter(None, [share, ', '.join(parts)]))}", view.width), "dim")]
 
 

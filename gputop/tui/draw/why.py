@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from gputop.findings.outlook import told
-from gputop.findings.path import factor, tree, who, without
+from gputop.findings.path import factor, lost_of, reading, tree, who, without
 from gputop.findings.verdict import CAUSES, SEVERITY_COLOURS, Evidence, Fix, Verdict, WhatIf, page_of
-from gputop.system.text import cell_width, clean, cut, figure, fit
+from gputop.system.text import cell_width, clean, cut, fit
 from gputop.tui.draw import Line, folded, room_for, size
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _amount(item: Evidence) -> str:
         return "not measured"
     if item.unit in ("B", "B/s"):
         return f"{size(item.value)}{item.unit[1:]}"
-    return f"{figure(item.value)} {item.unit}".rstrip()
+    return reading(item.value, item.unit)
 
 
 def what_if(found: Sequence[WhatIf], width: int) -> Block:
@@ -234,7 +234,7 @@ def ledger(found: Ledger) -> Block:
         return []
     share = 100 * found.gpu_lost_s / found.gpu_total_s
     out: Block = [[("GPU time lost since the start", "head")]]
-    out.append([(f"  {found.gpu_lost_s:.1f} of {found.gpu_total_s:.1f} GPU seconds without work ({share:.0f} %)", "title")])
+    out.append([(f"  {lost_of(found.gpu_lost_s, found.gpu_total_s)} without work ({share:.0f} %)", "title")])
     bounds = {one.cause: factor(one.speedup_max) for one in found.regains()}
     for cause, lost_s in sorted(found.by_cause.items(), key=lambda item: -item[1]):
         if round(lost_s, 1):  # less is 0.0 s
