@@ -163,7 +163,7 @@ class _Ascii(dict[int, str]):
 
 
 _ASCII = _Ascii({ord(" "): " ", ord("°"): " ", ord("🔎"): "/ ", ord("┄"): "?", **dict.fromkeys(map(ord, "╭╮╰╯┌┐└┘├┤┬┴┼"), "+")})
-_ASCII.update(zip(map(ord, "▁▂▃▄▅▆▇█░▒▪◆▼■►×●▲▾–−─·…←→↑↓✓✗│•~"), "_,-=+*%#:%dmtX>xo!v---..<>^v+x|*~", strict=True))
+_ASCII.update(zip(map(ord, "▁▂▃▄▅▆▇█░▒▪◆▼■►×●▲▾–−─·…←→↑↓✓✗│•~"), "_,-=+*%#:%dmvX>xo!v---..<>^v+x|*~", strict=True))
 
 # Plotext draws with quarters of a cell.
 _ASCII.update(zip(map(ord, "▘▝▀▖▗▌▐▞▚▛▜▙▟"), "'`\".,||/\\####", strict=True))

@@ -58,7 +58,7 @@ _NIGHT = _DARK | {
     "running": "color(150)", "computing": "color(150)", "runnable": "bold color(211)", "starving": "bold color(211)",
     "disk": "color(111)", "memory": "color(218)", "throttled": "color(216)", "blocked": "color(183)", "ahead": "color(146)",
     "waiting-data": "color(223)", "waiting-gpu": "color(116)", "transfer": "color(81)", "incident": "bold color(223)",
-    "culprit": "color(216)", "shade": "on #383743",
+    "culprit": "color(216)", "shade": "on color(237)",
 }  # fmt: skip
 # Where sixteen colours are all there is: those of them that can be told from every palette's background.
 _SIXTEEN_DARK = _DARK | {

@@ -141,14 +141,16 @@ class Drawing:
                 self.lanes.find_lanes()
                 self.gpus.find_rows()
             rows_are_new = self._read_rows()
+            places = self._places
             if self._arrange():
                 everything, numbers = True, self._numbers_due(everything=True)
+            moving = {name for name, place in self._places.items() if place != places[name]}
             self._follow_axis()
             due: list[Panel] = [self.table] if everything or rows_are_new or self._moved > 0 else []
             if self.gpus.heat is not None and self._moved > 0 and not numbers:
                 due.append(self.gpus)
             painter = self.canvas.painter
-            sent = [self._show(panel, painter) for panel in (self.lanes, *due, *numbers)]
+            sent = [self._show(panel, painter, panel.name in moving) for panel in (self.lanes, *due, *numbers)]
         self.canvas.send("".join(sent))
         return bool(numbers)
 
@@ -160,7 +162,13 @@ class Drawing:
         self.lanes.numbers_ns = self._context.view.at_ns or self._context.session.now_ns
         return [panel for panel in self.panels if panel.has_numbers]
 
-    def _show(self, panel: Panel, painter: Painter | None) -> str:
+    @property
+    def _places(self) -> dict[str, tuple[int, int]]:
+        """Name of each panel -> its first row on the screen, and how many it has."""
+        rows = [(panel.name, getattr(self._heights, panel.name)) for panel in self.panels]
+        return {name: (sum(before for _, before in rows[:i]), height) for i, (name, height) in enumerate(rows)}
+
+    def _show(self, panel: Panel, painter: Painter | None, moves: bool) -> str:
         view = self._context.view
         if is_too_small(view.width, view.height):
             lines: Sequence[Line] = [[(fit(TOO_SMALL, view.width), "warn")]] if isinstance(panel, HeaderPanel) else []
@@ -169,7 +177,7 @@ class Drawing:
         if view.ascii_only:
             lines = [ascii_line(line) for line in lines]
         lane_at = panel.lane_at
-        return panel.widget.show(lines, painter, lane_at, self._moved if lane_at else 0)
+        return panel.widget.show(lines, painter, lane_at, self._moved if lane_at else 0, moves)
 
     def _follow_axis(self) -> None:
         """Find out by how many columns the lanes move left with this drawing."""

@@ -17,6 +17,7 @@ from rich.style import Style
 from textual.color import Color
 from textual.filter import LineFilter
 from textual.geometry import Region, Size
+from textual.reactive import Reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
@@ -35,6 +36,8 @@ class Drawn(Widget):
     """A widget that `show`s lines of spans; the palette turns the spans' meanings into styles."""
 
     can_focus = False
+    # Textual's own asks for another layout of the whole screen after each that gave a widget another size.
+    virtual_size = Reactive(Size(0, 0), layout=False, repaint=False)
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -47,11 +50,14 @@ class Drawn(Widget):
         self._palette = colours
         self.refresh()
 
-    def show(self, lines: Sequence[Line], painter: Painter | None = None, lane_at: int = 0, moved: int = 0) -> str:
+    def show(
+        self, lines: Sequence[Line], painter: Painter | None = None, lane_at: int = 0, moved: int = 0, moves: bool = False
+    ) -> str:  # fmt: skip
         """Show these lines.
 
         With a ``painter``, the terminal shows what was last shown here, and the result is what to send to it; otherwise Textual is asked to
-        repaint what changed. ``lane_at`` and ``moved``: see `Painter.change`.
+        repaint what changed, or, if the widget ``moves`` or grows with this layout, paints it anyway. ``lane_at`` and ``moved``: see
+        `Painter.change`.
         """
         region, width = self.region, self.size.width
         old_lines, old_cells = self._shown, self._cells
@@ -80,7 +86,7 @@ class Drawn(Widget):
                 dirty.append(Region(0, y, width, 1))
             elif y < region.height:
                 sent.append(painter.change(region.x, region.y + y, old_cells[y], empty, lane_at, 0))
-        if dirty:
+        if dirty and not moves:
             self.refresh(*dirty)
         return "".join(sent)
 
@@ -256,12 +262,11 @@ class Painter:
         From the cell ``lane_at`` on the line has moved left by ``moved`` cells.
         """
         if moved and old.text[lane_at:] + old.looks[lane_at:] != new.text[lane_at:] + new.looks[lane_at:]:
-            # Some terminals fill with the background in force, others with their own: on a painted one these cells are written whatever
-            # they hold.
-            after = _shifted(old, lane_at, moved, _codes[""] if self.base == Style.null() else _UNKNOWN)
-            blank = self._look_of(_codes[""])
-            fills = "" if (self._look.back, self._look.reverse) == (blank.back, blank.reverse) else self._to(blank)
-            return f"{fills}\x1b[{y + 1};{x + lane_at + 1}H\x1b[{moved}P" + self._runs(x, y, after, new, is_on_row=True)
+            # Some terminals fill with the background in force, others with their own: where these differ, what comes in is written
+            # whatever it holds.
+            is_plain = (self._look.back, self._look.reverse) == (_PLAIN.back, _PLAIN.reverse)
+            after = _shifted(old, lane_at, moved, _codes[""] if is_plain and self.base == Style.null() else _UNKNOWN)
+            return f"\x1b[{y + 1};{x + lane_at + 1}H\x1b[{moved}P" + self._runs(x, y, after, new, is_on_row=True)
         return self._runs(x, y, old, new)
 
     def _runs(self, x: int, y: int, old: Cells, new: Cells, is_on_row: bool = False) -> str:
@@ -283,7 +288,7 @@ class Painter:
                 end += 1
             look, shown = self._look_of(code), text[first:end]
             if shown.isspace():
-                look = look._replace(colour=self._look.colour, weight=self._look.weight)  # of which a blank shows nothing
+                look = Look(self._look.colour, look.back, self._look.weight, look.line, look.reverse)  # a blank has no colour
             out.append(self._to(look) + shown.replace(_FILLER, ""))
             first = end
         return "".join(out)

@@ -126,8 +126,8 @@ def test_the_line_shows_place_incidents_and_markers() -> None:
     assert text.startswith(" 00:00:00 ")
     assert len(text) == 120
     cells = text[10:110]
-    assert (cells[20], cells[21:30], cells[30]) == ("▲", "▪" * 9, "─")
-    assert (cells[50], cells[60], cells[70], cells[80:]) == ("●", "◆", "│", "▲" + "▪" * 19)
+    assert (cells[20], cells[21:30], cells[30]) == ("▲", "━" * 9, "─")
+    assert (cells[50], cells[60], cells[70], cells[80:]) == ("●", "◆", "│", "▲" + "━" * 19)
 
 
 def test_what_was_not_looked_at_yet_is_not_called_quiet() -> None:

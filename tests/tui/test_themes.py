@@ -15,6 +15,7 @@ from gputop.tui.colours import CONTRAST, CONTRAST_OF_SIXTEEN, Palette, contrast,
 from gputop.tui.draw.lanes import SHADED
 from gputop.tui.draw.view import View
 from tests.tui.conftest import MakeApp
+from tests.tui.test_dashboard import main
 
 PAINTED = {theme.name: theme for theme in (*BUILTIN_THEMES.values(), themes()[-1]) if not theme.name.startswith("ansi-")}
 
@@ -140,3 +141,13 @@ def test_a_theme_is_chosen_by_its_name_and_a_wrong_name_is_answered() -> None:
     assert looks_of(parser.parse_args(["--theme", "dracula"]), View(), remote=False).theme == "dracula"
     with pytest.raises(UserError, match=r"no theme nosuch: there are .*gputop-night.*dracula"):
         looks_of(parser.parse_args(["--theme", "nosuch"]), View(), remote=False)
+
+
+async def test_nothing_of_textuals_is_faint(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(120, 35)) as pilot:
+        await pilot.press("slash")
+        assert not main(app).filter_line.get_component_rich_style("input--placeholder").dim
+        await pilot.press("escape", "ctrl+p")
+        await pilot.pause()
+        assert not app.screen.get_component_rich_style("command-palette--help-text").dim

@@ -252,7 +252,7 @@ class Bar(Struct, frozen=True):
 
 
 def scrub_line(bar: Bar, width: int) -> Line:
-    """``─`` searched for incidents, ``·`` not yet; ``▲`` an incident begins, ``▪`` it lasts; ``◆`` marker; ``│`` playing; ``●`` shown."""
+    """``─`` searched for incidents, ``·`` not yet; ``▲`` an incident begins, ``━`` it lasts; ``◆`` marker; ``│`` playing; ``●`` shown."""
     first, columns = _bar_room(width)
     if columns < 1:
         return []
@@ -279,7 +279,7 @@ def _draw_episode(cells: list[tuple[str, str]], bar: Bar, episode: IncidentSpan)
     colour = SEVERITY_COLOURS.get(episode.severity, "incident")
     start = bar.column(episode.start_ns, len(cells))
     end = bar.column(bar.until_ns if episode.end_ns is None else episode.end_ns, len(cells))
-    cells[start + 1 : end + 1] = [("▪", colour)] * (end - start)
+    cells[start + 1 : end + 1] = [("━", colour)] * (end - start)
     cells[start] = ("▲", colour)
 
 
