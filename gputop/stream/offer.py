@@ -38,7 +38,11 @@ class Offer(Struct, frozen=True):
     @property
     def is_for_a_key(self) -> bool:
         """Whether a key can do it: its command changes settings. Code, an option of the next start, a restart are for people."""
-        return not self.fix.look and _OF_SETTINGS.match(self.fix.command) is not None
+        return _is_for_a_key(self.fix)
+
+
+def _is_for_a_key(fix: Fix) -> bool:
+    return not fix.look and _OF_SETTINGS.match(fix.command) is not None
 
 
 class Offering:
@@ -55,10 +59,16 @@ class Offering:
         held, found = self.now, best_fix(own)
         is_foreign = held is not None and self._is_staged and own and not _of_the_stage([held.fix], held.verdict, board)
         if held is not None and not is_foreign and not _is_wrong(held, verdict, board, incidents):
-            is_listed = _names_the_same(held.verdict, verdict) and any(one.command == held.fix.command for one in verdict.fixes)
+            is_same = _names_the_same(held.verdict, verdict)
+            is_listed = is_same and any(one.command == held.fix.command for one in verdict.fixes)
+            if is_same and not is_listed and not held.is_for_a_key and found is not None and _is_for_a_key(found):
+                return self._offer(found, t_ns, verdict, board)  # the advice to a person is withdrawn: a setting is the reason
             is_better = found is not None and (found.look, not found.command) < (held.fix.look, not held.fix.command)
             if t_ns - held.since_ns < HOLD_NS or (is_listed and not is_better) or (self._is_staged and not own):
                 return held
+        return self._offer(found, t_ns, verdict, board)
+
+    def _offer(self, found: Fix | None, t_ns: int, verdict: Verdict, board: Board) -> Offer | None:
         self.now = None if found is None else Offer(found, verdict, t_ns, _named(found, verdict, board))
         return self.now
 

@@ -152,3 +152,20 @@ def test_a_demo_touches_what_is_its_own(command: str, is_own: bool) -> None:
     offered = Offering(is_staged=True).take(T_NS, told, shown, OPEN)
     assert offered is not None
     assert (offered.command == command) == is_own
+
+
+def test_advice_that_its_own_cause_withdraws_for_a_setting_goes_at_once() -> None:
+    """Under a limit that has just been read more reads at once are no faster."""
+    code, lift = Fix("More", "DataLoader(..., num_workers=4)"), Fix("Lift", "echo '254:0 0' > /sys/fs/cgroup/blkio/a/x")
+    shown, told = board(1), replace(verdict(cause="disk-io"), fixes=(code,))
+    for now, expected in (((lift,), lift), ((code, lift), code), ((Fix("Other", "torchrun"),), code)):
+        offering = Offering()
+        offering.take(T_NS, told, shown, OPEN)
+        offered = offering.take(T_NS + SECOND_NS, replace(told, fixes=now), shown, OPEN)
+        assert offered is not None
+        assert offered.fix == expected
+    offering = Offering()
+    offering.take(T_NS, replace(told, fixes=(lift,)), shown, OPEN)
+    offered = offering.take(T_NS + SECOND_NS, replace(told, fixes=(Fix("Lift", "echo '254:0 9' > /sys/fs/cgroup/blkio/a/x"),)), shown, OPEN)
+    assert offered is not None
+    assert offered.fix == lift, "what a key does holds still"
