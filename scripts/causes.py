@@ -359,7 +359,8 @@ def _printed(one: Episode) -> Iterator[str]:
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(clean(text), WIDTH, initial_indent=indent, subsequent_indent=" " * len(indent)) if text else []
+    rest = " " * len(indent)
+    return textwrap.wrap(clean(text), WIDTH, initial_indent=indent, subsequent_indent=rest, break_on_hyphens=False) if text else []
 
 
 # Markdown
