@@ -16,13 +16,14 @@ from gputop.model.roles import Role
 
 
 def with_programs(
-    jobs: list[JobFacts], takers: TakerTrack, starters: Mapping[int, int], board: Board, roles: Mapping[int, Role], oldest_ns: int
-) -> list[JobFacts]:
+    jobs: list[JobFacts], takers: TakerTrack, starters: Mapping[int, int], fed: Mapping[int, int], board: Board, roles: Mapping[int, Role],
+    oldest_ns: int,
+) -> list[JobFacts]:  # fmt: skip
     """The jobs with their ``programs``. A parent inherits only CPU time not counted before. ``starters``: pid of a program -> pid of the
-    trainer or worker that started it, or that it feeds."""
+    trainer or worker that started it, or that it feeds; ``fed``: see `TakerTrack`."""
     span_ns = max(1, board.t_ns - oldest_ns)
-    met = takers.met(starters, waits.kinds(board.header.machine), oldest_ns)
-    ended_ns = takers.ended_ns(board, roles)
+    met = takers.met(starters, fed, waits.kinds(board.header.machine), oldest_ns)
+    ended_ns = takers.ended_ns(board, roles, fed)
     used = takers.programs(starters, oldest_ns)
     names, stopped, mute = takers.programs_of(starters, board), takers.stopped(board, starters), takers.mute(board, starters)
 

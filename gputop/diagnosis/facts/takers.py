@@ -32,13 +32,14 @@ GONE_NS = 2_000_000_000  # ns that an ended process is kept after its last sampl
 
 
 class TakerTrack:
-    """CPU time of every process that is no trainer or worker; a process that did not run costs one comparison."""
+    """CPU time of every process that is no trainer or worker; a process that did not run costs one comparison.
 
-    __slots__ = ("_gains", "_pairs", "_recorders", "_strangers", "fed")
+    ``fed``: pid of a process that feeds a trainer without being its child -> pid of that trainer, of which it counts as a program.
+    """
+
+    __slots__ = ("_gains", "_pairs", "_recorders", "_strangers")
 
     def __init__(self) -> None:
-        self.fed: dict[int, int] = {}
-        """Pid of a process that feeds a trainer without being its child -> pid of that trainer: it counts as a program of the trainer."""
         self._strangers: dict[int, Stranger] = {}
         self._recorders: frozenset[int] = frozenset()
         self._pairs: dict[tuple[int, int], Preempt] | None = None
@@ -128,25 +129,25 @@ class TakerTrack:
         found.sort(key=lambda taker: -taker.cores)
         return found[:MOST], helpers, watching
 
-    def growers(self, board: Board, roles: Mapping[int, Role]) -> list[Grower]:
+    def growers(self, board: Board, roles: Mapping[int, Role], fed: Mapping[int, int]) -> list[Grower]:
         """Strangers, not started by a job, that hold `policy.GROWN_BYTES` more memory than when they were first seen; most growth first."""
         grown = [(one.latest.rss_bytes - one.first_rss_bytes, pid) for pid, one in self._strangers.items() if pid in board.procs]
-        found = [(more, pid) for more, pid in grown if more >= policy.GROWN_BYTES and self._starter(pid, roles) is None]
+        found = [(more, pid) for more, pid in grown if more >= policy.GROWN_BYTES and self._starter(pid, roles, fed) is None]
         named = [(more, pid, self._strangers[pid]) for more, pid in sorted(found, reverse=True)[:MOST]]
         return [Grower(pid, one.name, more, one.info.cgroup if one.info else "") for more, pid, one in named]
 
-    def movers(self, roles: Mapping[int, Role], oldest_ns: int) -> list[Mover]:
+    def movers(self, roles: Mapping[int, Role], fed: Mapping[int, int], oldest_ns: int) -> list[Mover]:
         """Strangers, not started by a job, that move `policy.MOVED_BYTES_PER_S` to or from storage; most first."""
         read = {pid: one for pid, one in self._strangers.items() if one.used[-1].t_ns > oldest_ns and pid not in self._recorders}
         moved = [(one.moved_bytes_per_s, pid) for pid, one in read.items()]
-        found = [(rate, pid) for rate, pid in moved if rate >= policy.MOVED_BYTES_PER_S and self._starter(pid, roles) is None]
+        found = [(rate, pid) for rate, pid in moved if rate >= policy.MOVED_BYTES_PER_S and self._starter(pid, roles, fed) is None]
         return [Mover(pid, self._strangers[pid].name, rate) for rate, pid in sorted(found, reverse=True)[:MOST]]
 
-    def ended_ns(self, board: Board, roles: Mapping[int, Role]) -> dict[int, int]:
+    def ended_ns(self, board: Board, roles: Mapping[int, Role], fed: Mapping[int, int]) -> dict[int, int]:
         """Pid of a trainer or worker -> total CPU time of its programs that have ended, as far as seen while they ran."""
         found: dict[int, int] = {}
         for pid, stranger in self._strangers.items():
-            starter = self._starter(pid, roles) if pid not in board.procs else None
+            starter = self._starter(pid, roles, fed) if pid not in board.procs else None
             if starter is not None:
                 found[starter] = found.get(starter, 0) + stranger.used[-1].own_ns
         return found
@@ -176,9 +177,9 @@ class TakerTrack:
         """Samples of the waits of a process outside the jobs, from `BEFORE_NS` before the window on."""
         return self._strangers[pid].asked if pid in self._strangers else ()
 
-    def starters(self, roles: Mapping[int, Role]) -> dict[int, int]:
+    def starters(self, roles: Mapping[int, Role], fed: Mapping[int, int]) -> dict[int, int]:
         """Pid of a program -> pid of the trainer or worker that started it, or that it feeds; only programs with samples of their waits."""
-        found = {pid: self._starter(pid, roles) for pid, stranger in self._strangers.items() if stranger.asked}
+        found = {pid: self._starter(pid, roles, fed) for pid, stranger in self._strangers.items() if stranger.asked}
         return {pid: starter for pid, starter in found.items() if starter is not None}
 
     def programs_of(self, starters: Mapping[int, int], board: Board) -> dict[int, dict[int, str]]:
@@ -202,7 +203,7 @@ class TakerTrack:
                 found.setdefault(starter, {})[pid] = stranger.name
         return found
 
-    def met(self, starters: Mapping[int, int], kind_of: KindOf, oldest_ns: int) -> dict[int, Counter[str]]:
+    def met(self, starters: Mapping[int, int], fed: Mapping[int, int], kind_of: KindOf, oldest_ns: int) -> dict[int, Counter[str]]:
         """Pid of a starter -> number of samples in the window of its programs, by kind of wait.
 
         Samples of programs that are ahead of their reader are left out: no process waits for these. Polls of a feeder that the trainer did
@@ -217,7 +218,7 @@ class TakerTrack:
             if len(recent) == len(late) > 1 and kinds[waits.ONCPU]:
                 longer = _kinds_of(stranger.asked, kind_of) if len(kinds) == 1 else kinds
                 kinds = _by_counters(kinds, longer, min(1.0, sum(_wanted(recent[0], recent[-1]))))
-            if pid in self.fed and (stranger.info is None or stranger.info.ppid != starter):
+            if pid in fed and (stranger.info is None or stranger.info.ppid != starter):
                 del kinds[waits.POLL]
             found.setdefault(starter, Counter()).update(kinds)
         return found
@@ -233,11 +234,11 @@ class TakerTrack:
                 found[starter] = run + more_run, waited + more_waited
         return found
 
-    def _starter(self, pid: int, roles: Mapping[int, Role]) -> int | None:
+    def _starter(self, pid: int, roles: Mapping[int, Role], fed: Mapping[int, int]) -> int | None:
         """Pid of the trainer that a program feeds, or of the nearest trainer or worker above it within `LEVELS` parents; None without
         one."""
-        if pid in self.fed:
-            return self.fed[pid]
+        if pid in fed:
+            return fed[pid]
         for _ in range(LEVELS):
             stranger = self._strangers.get(pid)
             if stranger is None or stranger.info is None:

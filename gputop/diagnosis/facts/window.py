@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -51,6 +52,15 @@ from gputop.model.stream import HIDDEN
 ROLES_NS = 1_000_000_000
 
 
+class _View(NamedTuple):
+    """What `Window.facts` reads once for all jobs."""
+
+    board: Board
+    woken: Woken
+    children: dict[int, list[int]]  # pid -> pids of its children
+    held_bytes: dict[int, float]  # of the GPUs' memory, by pid
+
+
 class Window:
     """The window of the whole machine. It folds nothing and forgets by itself; `facts` costs well under a millisecond for twenty
     processes."""
@@ -68,12 +78,9 @@ class Window:
         self._gpus = Gpus()
         self._host = HostTrack()
         self._wakes = WakeTrack()
-        self._woken = Woken()
         self._takers = TakerTrack()
         self._pasts: dict[int, Past] = {}  # by trainer
         self._roles_ns = 0
-        self._children: dict[int, list[int]] = {}  # pid -> pids of its children, on the board of `facts`
-        self._held_bytes: dict[int, float] = {}  # of the GPUs' memory, by pid
         self._seen: tuple[dict[int, ProcInfo], frozenset[int], dict[int, dict[int, int]]] = {}, frozenset(), {}
 
     def push(self, board: Board, gap_ns: int = policy.GAP_NS) -> bool:
@@ -196,40 +203,38 @@ class Window:
 
     def facts(self, board: Board) -> Facts:
         """The window's facts, before the graph adds its own."""
-        seconds = (self.t_ns - self._points.oldest_ns) / 1e9
-        gpus, self._children = self._gpus.facts(board), who.by_parent(board.infos)
-        host, self._woken = self._host.facts(board), Woken(self._wakes.by_thread())
+        seconds, gpus, host = (self.t_ns - self._points.oldest_ns) / 1e9, self._gpus.facts(board), self._host.facts(board)
+        view = _View(board, Woken(self._wakes.by_thread()), who.by_parent(board.infos), held_bytes(board.gpus.values()))
         behind = self._takers.behind()
         takers, helpers, watching = self._takers.facts(board, self.roles, behind, self._points.oldest_ns)
-        self._held_bytes = held_bytes(board.gpus.values())
-        jobs = [self._complete(job, board, host) for job in self._jobs(board, gpus)]
-        self._takers.fed = {pid: job.trainer.pid for job in jobs for pid in job.feeders.pids}
-        starters = self._takers.starters(self.roles)
-        jobs = with_programs(jobs, self._takers, starters, board, self.roles, self._points.oldest_ns)
+        jobs = [self._complete(job, view, host) for job in self._jobs(view, gpus)]
+        fed = {pid: job.trainer.pid for job in jobs for pid in job.feeders.pids}
+        starters = self._takers.starters(self.roles, fed)
+        jobs = with_programs(jobs, self._takers, starters, fed, board, self.roles, self._points.oldest_ns)
         jobs = [self._with_members(job, board) for job in jobs]
-        family = {one.pid: job.trainer.pid for job in jobs for one in job.members} | _family(jobs, starters) | self._takers.fed
+        family = {one.pid: job.trainer.pid for job in jobs for one in job.members} | _family(jobs, starters) | fed
         jobs = intensity.with_kin([_with_cpus(job, helpers.get(job.trainer.pid, {}), takers, family) for job in jobs])
-        jobs = self._with_signs_of_life(board, jobs, len(gpus))
+        jobs = self._with_signs_of_life(view, jobs, len(gpus))
         late_for = {word for job in jobs for proc in (job.trainer, *job.workers) for word in (*proc.kinds, *proc.threads_met)}
         pressed = any(job.limits.pressed for job in jobs)
         return Facts(
             t_ns=self.t_ns, seconds=seconds, jobs=jobs, host=host, gpus=list(gpus.values()), takers=takers, probed=bool(board.threads),
             switch_share=board.switch_share,
             feeds=len(self._points), behind=behind, family=family,
-            movers=self._takers.movers(self.roles, self._points.oldest_ns) if waits.DISK in late_for else [],
-            growers=self._takers.growers(board, self.roles) if pressed or waits.DISK in late_for else [], watching=watching,
+            movers=self._takers.movers(self.roles, fed, self._points.oldest_ns) if waits.DISK in late_for else [],
+            growers=self._takers.growers(board, self.roles, fed) if pressed or waits.DISK in late_for else [], watching=watching,
             unseen=self._gpus.unheld(gpus, self._points.oldest_ns), hidden=_hidden(board),
             unanswered=not board.gpus and "nvml" in board.sources and board.sources["nvml"].state == "partial",
             probes_load="ebpf" in board.sources and board.sources["ebpf"].state == "partial",
-            watched_s=(self.t_ns - self._since_ns) / 1e9, wakes=self._woken.by_tid, pids=frozenset(board.infos),
-            threads=self._wakes.threads(), main_calls=self._wakes.main_calls(), file_servers=self._file_servers(board),
+            watched_s=(self.t_ns - self._since_ns) / 1e9, wakes=view.woken.by_tid, pids=frozenset(board.infos),
+            threads=self._wakes.threads(), main_calls=self._wakes.main_calls(), file_servers=self._file_servers(view),
         )  # fmt: skip
 
-    def _file_servers(self, board: Board) -> dict[int, str]:
+    def _file_servers(self, view: _View) -> dict[int, str]:
         """The value of `Facts.file_servers`."""
-        woken = [wake for pid in self._procs for wake in self._woken.by_tid.get(pid, ()) if wake.kind == waits.DISK]
+        woken = [wake for pid in self._procs for wake in view.woken.by_tid.get(pid, ()) if wake.kind == waits.DISK]
         pids = {wake.pid for wake in woken if wake.share >= policy.HARDLY} - self._procs.keys()
-        infos = {pid: board.infos[pid] for pid in sorted(pids) if pid in board.infos}
+        infos = {pid: view.board.infos[pid] for pid in sorted(pids) if pid in view.board.infos}
         return {pid: who.program_name(info) for pid, info in infos.items() if info.cmdline}  # the kernel's threads have no command
 
     def _with_members(self, job: JobFacts, board: Board) -> JobFacts:
@@ -258,22 +263,22 @@ class Window:
         samples = self._takers.samples_of(pid)
         return is_paced(board.infos[pid], cores, samples, board.infos.values(), board.header.machine)
 
-    def _with_signs_of_life(self, board: Board, jobs: list[JobFacts], gpus: int) -> list[JobFacts]:
-        jobs = [self._past(job.trainer.pid).alive(job, board, self.roles, self._children) for job in jobs]
-        absent = absent_ranks(jobs, board, gpus)
+    def _with_signs_of_life(self, view: _View, jobs: list[JobFacts], gpus: int) -> list[JobFacts]:
+        jobs = [self._past(job.trainer.pid).alive(job, view.board, self.roles, view.children) for job in jobs]
+        absent = absent_ranks(jobs, view.board, gpus)
         return [replace(job, ranks=replace(job.ranks, absent=absent.get(job.trainer.pid, ()))) for job in jobs]
 
-    def _jobs(self, board: Board, gpus: dict[int, GpuFacts]) -> list[JobFacts]:
+    def _jobs(self, view: _View, gpus: dict[int, GpuFacts]) -> list[JobFacts]:
         """Jobs with the facts that their own processes and GPUs provide."""
         procs: dict[int, ProcFacts] = {}
         workers: dict[int, list[ProcFacts]] = {}
         managers: dict[int | None, list[ProcFacts]] = {}
         for pid, track in self._procs.items():
-            role, info = self.roles.get(pid), board.infos.get(pid)
+            role, info = self.roles.get(pid), view.board.infos.get(pid)
             if role is None or info is None:
                 continue
             self._note_name(track, info, role)
-            own_wakes = self._woken.by_own(pid) if role.kind == "trainer" else None
+            own_wakes = view.woken.by_own(pid) if role.kind == "trainer" else None
             procs[pid] = facts = track.facts(info, role, own_wakes)
             if role.kind == "worker" and role.trainer_pid is not None:
                 workers.setdefault(role.trainer_pid, []).append(facts)
@@ -289,19 +294,19 @@ class Window:
             cuda = CudaFacts(calls, self._points.sampled(trainer.pid) if calls is None else None)
             loader = LoaderFacts(finished=len(own) - len(working))
             jobs.append(JobFacts(trainer, working, used, managers.get(trainer.pid, []), cuda=cuda, loader=loader))
-        return feeders.with_lent(jobs, lambda job: self._woken_by(board, job))
+        return feeders.with_lent(jobs, lambda job: _woken_by(view, job))
 
-    def _complete(self, job: JobFacts, board: Board, host: HostFacts) -> JobFacts:
+    def _complete(self, job: JobFacts, view: _View, host: HostFacts) -> JobFacts:
         """Add what other subjects know about a job, and what follows from its GPUs' idle time, its workers' births and its feeders."""
         pid, oldest_ns, past = job.trainer.pid, self._points.oldest_ns, self._past(job.trainer.pid)
-        start = past.start(job, board, self._since_ns, self._held_bytes.get(pid, 0.0))
+        board, start = view.board, past.start(job, view.board, self._since_ns, view.held_bytes.get(pid, 0.0))
         before_s = start.before_s(oldest_ns, self.t_ns)
         if before_s is None or not start.first_ns:  # its GPUs' earlier work was for others, or a start
             job = replace(job, gpus=[replace(gpu, stretch_s=0.0, breaks_s=0.0, sunk_s=0.0, dips_s=0.0, pauses=()) for gpu in job.gpus])
-        readers = feeders.readers(job.trainer, self._woken.by_pid(pid))
+        readers = feeders.readers(job.trainer, view.woken.by_pid(pid))
         job = replace(
-            job, gpu_use=self._gpu_use(job), loader=past.loader(job, start, board), feeders=self._feeders(board, job, readers),
-            output=self._output(board, job, readers), locks=self._locks(board, job), find_step=self._step,
+            job, gpu_use=self._gpu_use(job), loader=past.loader(job, start, board), feeders=self._feeders(view, job, readers),
+            output=self._output(view, job, readers), locks=self._locks(view, job), find_step=self._step,
             life=LifeFacts(before_s=before_s, unbegun_s=0.0 if start.first_ns else (self.t_ns - start.born_ns) / 1e9),
         )  # fmt: skip
         job = replace(
@@ -347,37 +352,37 @@ class Window:
         """Remember the pauses of a job with the verdict pause: see `PauseFacts.repeated`."""
         self._past(job.trainer.pid).note_pauses(job.pauses.spans, self.t_ns)
 
-    def _feeders(self, board: Board, job: JobFacts, readers: list[int]) -> FeederFacts:
+    def _feeders(self, view: _View, job: JobFacts, readers: list[int]) -> FeederFacts:
         """Feeders of a trainer without workers; the ``readers`` of its output are none."""
         if job.workers:
             return job.feeders
-        woken_by = {pid: share for pid, share in self._woken_by(board, job).items() if pid not in readers}
-        return FeederFacts(woken_by, feeders.feeding(woken_by, board.infos, self._procs), job.feeders.services)
+        woken_by = {pid: share for pid, share in _woken_by(view, job).items() if pid not in readers}
+        return FeederFacts(woken_by, feeders.feeding(woken_by, view.board.infos, self._procs), job.feeders.services)
 
-    def _output(self, board: Board, job: JobFacts, readers: list[int]) -> OutputFacts:
+    def _output(self, view: _View, job: JobFacts, readers: list[int]) -> OutputFacts:
         last = job.trainer.newer
-        unheard = waits.is_unheard(board.header.machine, last.syscall, last.syscall_arg, last.wchan)
-        found = [self._reader(board, pid, job) for pid in readers]
-        if not self._woken:  # whoever inherited the other end has it, too; the one that works at what it has read keeps the others waiting
+        unheard = waits.is_unheard(view.board.header.machine, last.syscall, last.syscall_arg, last.wchan)
+        found = [self._reader(view.board, pid, job) for pid in readers]
+        if not view.woken:  # whoever inherited the other end has it, too; the one that works at what it has read keeps the others waiting
             found.sort(key=lambda one: -(one.cores or 0.0))
         return OutputFacts(found, job.trainer.still_s >= policy.STUCK_S and unheard)
 
-    def _locks(self, board: Board, job: JobFacts) -> LockFacts:
+    def _locks(self, view: _View, job: JobFacts) -> LockFacts:
         locked = [*job.workers, *([job.trainer] if job.trainer.kept_out(waits.LOCK) else [])]
-        holders = {pid: name_of(board, pid) for proc in locked if (pid := proc.locked_out[0])}
-        return LockFacts(holders, self._rivals(job.trainer))
+        holders = {pid: name_of(view.board, pid) for proc in locked if (pid := proc.locked_out[0])}
+        return LockFacts(holders, self._rivals(job.trainer, view.woken))
 
-    def _rivals(self, trainer: ProcFacts) -> dict[int, float]:
+    def _rivals(self, trainer: ProcFacts, woken: Woken) -> dict[int, float]:
         """Other trainers -> share of the window until they released the lock this one slept at. Collectives are excluded: they wake by the
         kernel or own threads. Without the probe any of those may have it that samples met at the same lock in shared memory."""
         asked = sum(trainer.kinds.get(kind, 0.0) for kind in (waits.PIPE, waits.NETWORK, waits.POLL))
         if trainer.kinds.get(waits.LOCK, 0.0) <= asked:
             return {}
         others = [pid for pid in self._procs if pid != trainer.pid and (role := self.roles.get(pid)) and role.kind == "trainer"]
-        if not self._woken:
+        if not woken:
             return self._rivals_by_samples(trainer, others)
-        woken = self._woken.by_pid(trainer.pid)
-        return {pid: woken[pid] for pid in others if woken.get(pid, 0.0) > 0.0}
+        shares = woken.by_pid(trainer.pid)
+        return {pid: shares[pid] for pid in others if shares.get(pid, 0.0) > 0.0}
 
     def _rivals_by_samples(self, trainer: ProcFacts, others: list[int]) -> dict[int, float]:
         """The value of `LockFacts.rivals`, by the locks in shared memory at which the trainers slept."""
@@ -389,15 +394,6 @@ class Window:
             return {}
         share = trainer.kinds.get(waits.LOCK, 0.0) * min(1.0, times / max(1, trainer.met_at_locks)) / len(rivals)
         return dict.fromkeys(rivals, share)
-
-    def _woken_by(self, board: Board, job: JobFacts) -> dict[int, float]:
-        """Pid -> share of the window that the main thread slept until that process woke it, or wrote what another thread reads: by the
-        probe, else by the processes it reads from."""
-        trainer = job.trainer
-        found = self._woken.by_others(trainer.pid) if self._woken else feeders.read_from(trainer)
-        own = trainer.own_wakes[0] if trainer.own_wakes is not None else None
-        read = feeders.read_by_threads(trainer, board.infos, self._children.get(trainer.pid, ()), own, job.idle or 0.0)
-        return found | {pid: max(share, found.get(pid, 0.0)) for pid, share in read.items()}
 
     def _reader(self, board: Board, pid: int, job: JobFacts) -> OutputReader:
         info, worker = board.infos.get(pid), next((worker for worker in job.workers if worker.pid == pid), None)
@@ -411,6 +407,17 @@ class Window:
     def pace(self, trainer_pid: int) -> float | None:
         """Steps per second of a trainer since it began to train, or since its CUDA calls were first probed; None if unknown."""
         return self._past(trainer_pid).clock.per_s(self._points.all_calls(trainer_pid))
+
+
+def _woken_by(view: _View, job: JobFacts) -> dict[int, float]:
+    """Pid -> share of the window that the main thread slept until that process woke it, or wrote what another thread reads: by the probe,
+    else by the processes it reads from."""
+    trainer = job.trainer
+    found = view.woken.by_others(trainer.pid) if view.woken else feeders.read_from(trainer)
+    own = trainer.own_wakes[0] if trainer.own_wakes is not None else None
+    read = feeders.read_by_threads(trainer, view.board.infos, view.children.get(trainer.pid, ()), own, job.idle or 0.0)
+    return found | {pid: max(share, found.get(pid, 0.0)) for pid, share in read.items()}
+
 
 def _hidden(board: Board) -> tuple[str, str]:
     source = board.sources.get("procfs")
