@@ -188,6 +188,9 @@ def _trainer_info(at: Moment) -> Iterator[Sample]:
 _OF_GPU, _OF_TRAINER = ("gpu", "uuid"), ("trainer",)
 _INFO = ("trainer", "program", "rank", "world_size", "gpus", "user", "slurm_job_id", "namespace", "pod", "container")
 
+_DROPPED = Metric("self_series_dropped", GAUGE, "", (), NODE, f"Series beyond {MOST_SERIES}, which are left out.",
+                  lambda at: [Sample((), at.dropped)])  # fmt: skip
+
 METRICS = (
     Metric("node_info", GAUGE, "", ("host", "version", "kernel", "driver", "cuda", "simulated"), NODE,
            "1; the node and its versions.", _node_info),
@@ -254,20 +257,19 @@ METRICS = (
     Metric("culprit_cpu_seconds_total", COUNTER, "s", ("name", "cause"), TRAINER,
            "CPU time that a program took from trainers, of the ten that took most.",
            lambda at: [Sample((name, cause), round(cpu_s, 4)) for name, cause, cpu_s in most_first(at.totals.culprits)]),
-    Metric("self_series_dropped", GAUGE, "", (), NODE, f"Series beyond {MOST_SERIES}, which are left out.",
-           lambda at: [Sample((), at.dropped)]),
+    _DROPPED,
 )  # fmt: skip
 
 
 def collect(at: Moment, level: str = TRAINER, room: int = MOST_SERIES) -> Iterator[tuple[Metric, list[Sample]]]:
     """All families up to a level that have samples; at most ``room`` samples in all."""
-    room = max(0, room - 1)  # the last counts those left out
+    room = max(0, room - 1)  # one is left for the count of those left out, which comes last, wherever it stands
     levels = LEVELS[: LEVELS.index(level) + 1]
-    for metric in METRICS:
+    for metric in (*(one for one in METRICS if one is not _DROPPED), _DROPPED):
         if metric.level not in levels or (at.silent and metric.level != NODE):
             continue
         samples = list(metric.make(at))
-        if metric is not METRICS[-1]:
+        if metric is not _DROPPED:
             at.dropped += max(0, len(samples) - room)
             samples = samples[:room]
             room -= len(samples)

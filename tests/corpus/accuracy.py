@@ -53,7 +53,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make accuracy", description=__doc__)
     parser.add_argument("--half", choices=(*split.HALVES, "all"), default="all")
-    parser.add_argument("--only", nargs="+", choices=[*scenario.names(), *KEPT], default=[], metavar="NAME")
+    parser.add_argument("--only", nargs="+", type=scenario.called, choices=[*scenario.names(), *KEPT], default=[], metavar="NAME")
     parser.add_argument("--wrong", action="store_true", help="list what was said wrongly, of the half `learn`")
     parser.add_argument("--reveal", action="store_true", help="of the half `hold-out` as well, which spoils it")
     parser.add_argument("--json", action="store_true", help="the figures as JSON")

@@ -8,13 +8,14 @@ import sys
 import time
 from pathlib import Path
 
+from gputop.system.text import did_you_mean
 from tests.workloads import runner, scenario, simgpu
 
 
 def main() -> int:
     """Exit 0, 1 where the workload cannot run, 2 for wrong usage."""
     parser = argparse.ArgumentParser(prog="python -m tests.workloads")
-    parser.add_argument("name", nargs="?", choices=scenario.names(), metavar="NAME")
+    parser.add_argument("name", nargs="?", type=scenario.called, metavar="NAME")
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--before", type=float, default=0.0, help="seconds of steady running before the onset")
     parser.add_argument("--list", action="store_true", help="the workloads and their labels")
@@ -24,6 +25,8 @@ def main() -> int:
             label = scenario.load(name).label
             print(f"{name:28} {label.symptom:18} {label.cause:26} {' '.join(sorted(label.culprits))}")
         return 0
+    if options.name not in scenario.names():
+        parser.error(f"no workload {options.name!r}{did_you_mean(options.name, scenario.names())} (see --list)")
     return _run(options.name, options.seconds, options.before)
 
 

@@ -63,6 +63,11 @@ def names() -> list[str]:
     return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(scenarios.__path__))
 
 
+def called(text: str) -> str:
+    """The name of a workload from what was typed: its file's name will do."""
+    return text.removesuffix(".py").replace("_", "-")
+
+
 def load(name: str) -> Scenario:
     """The workload called ``name``; ValueError if there is none."""
     if name not in names():

@@ -36,9 +36,9 @@ def file(running: Running) -> Iterator[None]:
 
 @contextmanager
 def throttle(running: Running, limit: _Limit = cgroup.limit_reads, bytes_per_s: int = _READ_BYTES_PER_S) -> Iterator[None]:
-    """From now on the workload reads (or what else ``limit`` limits) at ``bytes_per_s`` at most."""
+    """From now on the workload reads (or what else ``limit`` limits) at ``bytes_per_s`` at most, in its folder."""
     with cgroup.group("blkio", running.name) as group:
-        limit(group, cgroup.device_of(running.folder / "samples"), bytes_per_s)
+        limit(group, cgroup.device_of(running.folder), bytes_per_s)
         cgroup.add(group, [*running.trainer_pids, *running.workers()])
         yield
 
