@@ -5,6 +5,7 @@ A cell that stays empty needs a reason in `EMPTY`; one that is not empty any mor
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import threading
@@ -401,6 +402,25 @@ EMPTY = {
 """(kind, surface) -> why nothing of the kind is told there."""
 
 
+READ_IN = {
+    "agents/diagnose.py": "MCP diagnose", "agents/incidents.py": "MCP incidents", "agents/overview.py": "MCP overview",
+    "alerts/sender.py": "alert", "alerts/watching.py": "watch", "api/companion.py": "Python, live", "api/recordings.py": "Python, a file",
+    "api/watching.py": "Python, live", "commands/explain.py": "explain", "commands/once.py": "--once",
+    "fleet/overview.py": "screen over hosts", "fleet/summary.py": "summary of a node", "metrics/otlp.py": "OpenTelemetry",
+    "metrics/registry.py": "metrics", "tables/export_html.py": "html", "tables/load.py": "query", "tables/usage.py": "report",
+}  # fmt: skip
+"""Module that reads what was found -> its row of `SURFACES`."""
+NOT_SHOWN = {
+    "agents/compare.py": "it counts the incidents of two recordings",
+    "agents/look.py": "the tools' own reading, which each of them shows in its way",
+    "commands/diff.py": "it counts the incidents of two recordings",
+    "commands/live.py": "it asks what to offer after the screen",
+    "metrics/totals.py": "it adds up what culprits took",
+}
+"""Module that reads what was found -> why it shows no incident."""
+_ROOMS = ("agents", "alerts", "api", "commands", "fleet", "integrations", "metrics", "tables")
+
+
 @pytest.fixture(scope="module")
 def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Stream]]:
     """Each trouble, made once."""
@@ -442,6 +462,20 @@ def _forms(one: Kind) -> tuple[str, ...]:
 
 def test_a_reason_is_of_a_cell_that_is_there() -> None:
     assert all(kind in KINDS and surface in SURFACES and reason for (kind, surface), reason in EMPTY.items())
+
+
+def test_whatever_reads_findings_has_a_row_or_a_reason() -> None:
+    """The screen's rooms are left out: a panel is no surface of its own."""
+    root = Path(gputop.__file__).parent
+    reading = {str(path.relative_to(root)) for room in _ROOMS for path in (root / room).rglob("*.py") if _reads_findings(path)}
+    assert reading == READ_IN.keys() | NOT_SHOWN.keys(), "a surface is new: give it a row in SURFACES, and name it in READ_IN"
+    assert {*READ_IN.values()} <= SURFACES.keys()
+
+
+def _reads_findings(path: Path) -> bool:
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    explains = any(isinstance(node, ast.ImportFrom) and node.module == "gputop.stream.explained" for node in nodes)
+    return explains or any(isinstance(node, ast.Attribute) and node.attr == "incidents" for node in nodes)
 
 
 def test_each_kind_of_trouble_is_among_them(streams: Callable[[str], Stream]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.findings.verdict import Fix, PathStep
+from gputop.findings.verdict import GPU_LOST, OWN_CAUSES, Fix, PathStep
 from gputop.model.frame import Frame, Header, SourceState
 from gputop.recording import columns
 from tests.corpus import accuracy, calm, runs, split
@@ -74,6 +74,14 @@ def test_a_run_has_the_label_that_its_workload_has_today() -> None:
     require("torch")
     for path in accuracy.DATA.glob("*.xz"):
         assert runs.load(path).label == scenario.load(path.stem).label, path.stem
+
+
+def test_each_cause_has_a_workload() -> None:
+    """But one that only hardware has, and one that stands for all that no rule knows."""
+    require("torch")
+    labels = [scenario.load(name).label for name in scenario.names()]
+    without = {*OWN_CAUSES} - {label.cause for label in labels} - {label.beside for label in labels}
+    assert without == {GPU_LOST, "unexplained"}, "write one that really has the problem: CONTRIBUTING.md, A workload"
 
 
 def test_symptom_and_cause_must_both_be_right() -> None:

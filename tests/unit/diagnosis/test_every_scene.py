@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from gputop.diagnosis import Engine
+from gputop.diagnosis.causes import judges
 from gputop.findings.explanation import Explanation, from_elsewhere
 from gputop.findings.path import sentence, who
 from gputop.findings.sentence import pack, plain, unpack
@@ -18,6 +19,8 @@ from tests.unit.diagnosis.all_causes import ALL
 from tests.unit.diagnosis.scene import Scene
 
 UNADVISED = ("unexplained",)  # causes for which nothing is to be changed yet
+
+ELSEWHERE = ("gpu-lost", "output-blocked", "pause", "unexplained", "worker-respawn")  # their scenes stand in tests of their own
 
 PACES = [
     pytest.param(make, step_s, marks=pytest.mark.soak if step_s < 1.0 and number % 3 else (), id=f"{make.__name__}-{step_s}")
@@ -47,6 +50,12 @@ def test_cause_is_named(make: Callable[[], Scene], step_s: float) -> None:
     has_its_walk(verdict)
     is_kept(scene.engine, explained)
     keeps_to_its_lists(scene.engine)
+
+
+def test_each_cause_has_a_scene() -> None:
+    found = {cause for _, cause in ALL.values()}
+    assert {judge.cause for judge in judges()} - found <= {*ELSEWHERE}, "write scenes in causes.py, for it and against it, and list them"
+    assert not found & {*ELSEWHERE}
 
 
 def has_its_walk(verdict: Verdict) -> None:

@@ -82,7 +82,8 @@ def test_names_are_short_and_obey_nobody() -> None:
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_each_cause_is_told_in_general(cause: str) -> None:
-    assert report.in_general(cause).startswith(f"{cause}: ") or cause in ("none", "unexplained")
+    told = report.in_general(cause)
+    assert told.startswith(f"{cause}: ") or cause in ("none", "unexplained"), "its file is called as it is, with _ for each -"
     assert len(report.in_general(cause)) < 200
 
 
