@@ -98,7 +98,7 @@ def test_the_page_of_a_foreign_explanation_is_our_own(starving: str, capsys: pyt
     foreign = msgspec.structs.replace(
         found, verdict=msgspec.structs.replace(found.verdict, help_url="https://lies.example/"), incidents=lies
     )
-    text = "\n".join(explain_lines(from_elsewhere(foreign)))
+    text = "\n".join(painted(line, on=False) for line in explain_lines(from_elsewhere(foreign)))
     assert "lies.example" not in text
     assert page_of(found.verdict.cause) in text
     assert {one.help_url for one in from_elsewhere(foreign).incidents} == {page_of("cpu-contention")}
@@ -109,7 +109,7 @@ def test_what_has_no_page_leads_nowhere(cause: str, starving: str, capsys: pytes
     assert page_of(cause) == ""
     found = msgspec.convert(explain(capsys, starving), Explanation)
     plain = msgspec.structs.replace(found, verdict=msgspec.structs.replace(found.verdict, help_url=page_of(cause)))
-    assert "causes/" not in "\n".join(explain_lines(plain))
+    assert "causes/" not in "\n".join(painted(line, on=False) for line in explain_lines(plain))
 
 
 def probed(path: Path, made: Scene, steps_per_s: float, gpu_wait: float) -> str:
