@@ -20,15 +20,14 @@ import yaml
 
 from gputop.diagnosis.causes import advice, judges
 from gputop.diagnosis.facts.kinds import Kind
-from gputop.findings import policy
+from gputop.findings import message, policy
 from gputop.findings.explanation import Episode, Explanation
-from gputop.findings.path import tree
 from gputop.findings.trouble import heading
 from gputop.findings.verdict import GPU_GROWTH, GROWTHS, OWN_CAUSES
 from gputop.model.fields import FIELDS
 from gputop.prove.interventions import NONE, interventions
 from gputop.stream.following import Following
-from gputop.system.text import clean, figure
+from gputop.system.colour import painted
 from gputop.tui.draw.lanes import LANES_OF_CAUSE
 
 PROSE = Path(__file__).with_name("causes.yaml")
@@ -343,24 +342,13 @@ SCENES: dict[str, Callable[[], Explanation]] = {"lost": _lost, "unexplained": _u
 
 
 def _printed(one: Episode) -> Iterator[str]:
-    """An incident's verdict, way, evidence and fixes."""
-    yield clean(heading(one.symptom.upper(), one, "<-"))
-    yield from _wrapped(one.headline, "  ")
-    yield from _wrapped(one.detail, "  ")
-    for indent, line in tree(one.path):
-        yield from _wrapped(line, f"  {indent}")
-    for item in one.evidence:
-        value = "not measured" if item.value is None else f"{figure(item.value)} {item.unit}"
-        yield from _wrapped(f"{item.metric} = {value}: {item.text}", "  . ")
-    for fix in one.fixes:
-        yield from _wrapped(fix.text, "  ? " if fix.look else "  > ")
-        if fix.command:
-            yield f"      {clean(fix.command)}"
-
-
-def _wrapped(text: str, indent: str) -> list[str]:
-    rest = " " * len(indent)
-    return textwrap.wrap(clean(text), WIDTH, initial_indent=indent, subsequent_indent=rest, break_on_hyphens=False) if text else []
+    """An incident's verdict, way, fixes and evidence, in the shape of `gputop explain`."""
+    lines = (
+        [message.head(heading(one.symptom, one, "←"), one.severity)],
+        message.wrapped(one.headline, WIDTH), message.wrapped(one.detail, WIDTH), message.way(one.path, WIDTH),
+        message.fixes(one.fixes, WIDTH), message.why(one.evidence, WIDTH),
+    )  # fmt: skip
+    yield from (painted(line, on=False).rstrip() for part in lines for line in part)
 
 
 # Markdown
