@@ -27,17 +27,19 @@ from gputop.cli import COMMANDS, SELDOM, make_parser  # noqa: E402 - of this tre
 from gputop.model.fields import FIELDS  # noqa: E402
 from gputop.tui import bindings  # noqa: E402
 from gputop.tui.box import SCROLLING, Box  # noqa: E402
-from gputop.tui.choice_box import ColumnsScreen  # noqa: E402
+from gputop.tui.choice_box import ColumnsScreen, LanesScreen  # noqa: E402
 from gputop.tui.details import DetailsScreen  # noqa: E402
 from gputop.tui.enlarge import EnlargeScreen  # noqa: E402
+from gputop.tui.flame_box import FlameScreen  # noqa: E402
 from gputop.tui.prove_box import ProveScreen  # noqa: E402
 from gputop.tui.stacks_box import StacksScreen  # noqa: E402
 from gputop.tui.why_box import ContentionScreen, WhyScreen  # noqa: E402
 
 _MADE = "Written by `make manual` from {}: change that, not this page."
 _BOXES = {
-    "e: why": WhyScreen, "s: stacks": StacksScreen, "w: who took CPU from whom": ContentionScreen, "Enter: one process": DetailsScreen,
-    "z: one lane": EnlargeScreen, "p: prove": ProveScreen, "F2: columns": ColumnsScreen, "?: help": bindings.HelpScreen,
+    "e: why": WhyScreen, "s: stacks": StacksScreen, "s, then g: a flame graph": FlameScreen, "w: who took CPU from whom": ContentionScreen,
+    "Enter: one process": DetailsScreen, "z: one lane": EnlargeScreen, "p: prove": ProveScreen, "F2: columns": ColumnsScreen,
+    "v: lanes": LanesScreen, "?: help": bindings.HelpScreen,
 }  # fmt: skip
 """Title -> a box that has keys of its own."""
 
@@ -101,7 +103,9 @@ def _keys_of(one: Binding) -> str:
 
 def _of_box(title: str, box: Any) -> Iterator[str]:
     shared = {one.key for one in Box.BINDINGS if isinstance(one, Binding)}
-    found = [one for one in box.BINDINGS if isinstance(one, Binding) and one.key not in shared and one.action not in ("dismiss", "scroll")]
+    above = box.__mro__[: box.__mro__.index(Box)]
+    own = [one for kind in above for one in kind.__dict__.get("BINDINGS", ()) if isinstance(one, Binding)]
+    found = [one for one in own if one.key not in shared and one.action not in ("dismiss", "scroll")]
     if found:
         yield from (f"### {title}", "", "| key | what it does |", "|---|---|")
         yield from (f"| {_keys_of(one)} | {one.description} |" for one in found if one.description and not re.fullmatch("[2-9]", one.key))

@@ -11,6 +11,7 @@ import ast
 import importlib
 import json
 import os
+import pkgutil
 import re
 import shlex
 import shutil
@@ -24,7 +25,7 @@ import promql_parser
 import pytest
 import yaml
 
-from gputop import cli
+from gputop import cli, tui
 from gputop.commands import config as config_command
 from gputop.commands.replay import sample
 from gputop.diagnosis.causes import advice
@@ -35,6 +36,7 @@ from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.system.config import settings
 from gputop.system.program import DOCUMENTATION
+from gputop.tui.box import Box
 from tests.wait import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -303,6 +305,19 @@ def test_pages_made_from_the_code_are_fresh() -> None:
     command = [sys.executable, str(ROOT / "scripts/pages.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, f"{done.stdout}{done.stderr}: make manual writes them anew"
+
+
+def test_the_page_of_keys_has_every_key_of_every_box() -> None:
+    for module in pkgutil.iter_modules(tui.__path__):
+        importlib.import_module(f"{tui.__name__}.{module.name}")
+    named = script("pages")._BOXES.values()
+    boxes, found = [Box], list[type[Box]]()
+    while boxes:
+        kinds = boxes.pop().__subclasses__()
+        boxes += kinds
+        found += [kind for kind in kinds if any(one.description for one in kind.__dict__.get("BINDINGS", ()) if one.action != "dismiss")]
+    assert found
+    assert [kind.__name__ for kind in found if not any(issubclass(one, kind) for one in named)] == []
 
 
 def test_a_cause_has_a_page_with_all_parts() -> None:
