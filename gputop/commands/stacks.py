@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one object: stacks, and groups of equal ones")
     form.add_argument("--folded", action="store_true", help="a line a stack, for flame-graph tools")
-    form.add_argument("--svg", nargs="?", const="", metavar="FILE", help="a flame graph, in this new file or in one that is named")
+    form.add_argument("--svg", nargs="?", const="", metavar="FILE", help="a flame graph in this new file; without FILE in a new one here")
     form.add_argument("--speedscope", action="store_true", help="a speedscope document")
     parser.add_argument("-o", "--output", metavar="FILE", help="write to this new file instead of standard output")
 
