@@ -38,6 +38,7 @@ _FOR = {
 }  # fmt: skip
 """Resource of the leaf, or kind of its last step -> words for what that step waited for, if no process is known."""
 _PLAIN = (waits.QUEUE, waits.DISK, waits.NETWORK, waits.STOPPED, "holds")  # kinds that a system call, a state or /proc/locks shows reliably
+_ON_GPU = {"launch": "light", "wire": "wire"}  # resource of a leaf that may take the share of a busy GPU -> the GPU's waste
 _UNKNOWN = "something that cannot be read"
 _Held = tuple[str, tuple[PathStep, ...]]  # (in words, the step of the awaited process if known)
 
@@ -51,8 +52,8 @@ def walk(job: WalkedJob, facts: WalkedFacts, cause: str, culprits: Sequence[Culp
     one = _Steps(job, facts, culprits, leaf)
     if cause == "hung-worker" and leaf.resource:
         return one.of_hung_part()
-    if leaf.resource == "gpu" or (leaf.resource == "launch" and not trail):
-        return _of_gpu(job, leaf.holder if leaf.resource == "gpu" else "light")
+    if leaf.resource == "gpu" or (leaf.resource in _ON_GPU and not trail):
+        return _of_gpu(job, _ON_GPU.get(leaf.resource, leaf.holder))
     if leaf.resource in ("turn", "copy"):
         return (_in_calls(job, leaf.resource, trail),)
     return one.along(trail)
@@ -86,11 +87,12 @@ def _to_slow_rank(job: WalkedJob, facts: WalkedFacts, culprits: Sequence[Culprit
 def _of_gpu(job: WalkedJob, kind: str) -> tuple[PathStep, ...]:
     """The path of a GPU's waste: one step."""
     gpu = max(job.gpus, key=lambda one: one.lost or 0.0)
-    share = job.gpu_use.turns if kind == "turns" else job.gpu_use.waste.get(kind, 0.0)
+    share = job.gpu_use.turns if kind == "turns" else job.gpu_use.waste.get("peer" if kind == "wire" else kind, 0.0)
     state, on, measured = {
         "light": ("light", "", gpu.sm_active is not None),
         "slowed": ("slowed", "", True),
         "turns": ("waits", "another GPU of the same process", True),
+        "wire": ("waits", _FOR["wire"], True),
     }.get(kind, ("waits", "a slower rank", False))
     return (PathStep(None, f"GPU {gpu.name}", round(share, 4), state, on, measured),)
 
