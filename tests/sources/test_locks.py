@@ -10,10 +10,12 @@ import time
 from contextlib import ExitStack
 from multiprocessing.synchronize import Lock
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gputop.sources.files import DescriptorBudget
+from gputop.sources.procfs import locks as module
 from gputop.sources.procfs.locks import SHARE, STILL_SHARE, HeldLocks, Locks, OpenFiles, parse_locks
 from gputop.sources.waits import FUTEX, Waits
 from tests.wait import until
@@ -103,6 +105,34 @@ def test_locks_that_never_change_are_asked_for_more_seldom(tmp_path: Path, monke
     locks = Locks(f"{tmp_path}/", DescriptorBudget())
     assert readings(locks, 100, changing=True) == 20
     assert readings(locks, 200, changing=False) == pytest.approx(20 * STILL_SHARE / SHARE, abs=5)
+
+
+@pytest.mark.parametrize(("took_ms", "changing", "still"), [(0, 200, 200), (15, 100, 20), (80, 25, 20), (900, 20, 20)])
+def test_readings_that_wait_long_are_made_less_often_but_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took_ms: int, changing: int, still: int
+):
+    now_ns, made = [0], [0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic_ns=lambda: now_ns[0], thread_time_ns=lambda: 0))
+    (tmp_path / "locks").write_text(TEXT)
+    locks = Locks(f"{tmp_path}/", DescriptorBudget())
+    file = locks._file
+
+    def read() -> bytes:
+        made[0] += 1
+        now_ns[0] += took_ms * 10**6
+        return file.read()
+
+    def readings(start_s: int, changes: bool) -> int:
+        before = made[0]
+        for tenth in range(10 * start_s, 10 * start_s + 200):
+            (tmp_path / "locks").write_text(TEXT.replace("812", str(tenth)) if changes else TEXT)
+            locks.held(tenth * 10**8)
+        return made[0] - before
+
+    monkeypatch.setattr(locks, "_file", SimpleNamespace(read=read))
+    assert readings(100, changes=True) == pytest.approx(changing, abs=1)
+    readings(200, changes=False)
+    assert readings(220, changes=False) == pytest.approx(still, abs=1)
 
 
 def test_a_real_file_that_another_process_keeps_locked(tmp_path: Path):

@@ -230,6 +230,7 @@ def test_after_their_first_polls_the_beat_polls_the_quick_gpus_and_no_thread_is_
 
 def test_gpus_that_had_a_shared_thread_are_the_beats_from_its_first_poll(threads: PollThreads) -> None:
     gpus = polled(threads, 3)
+    assert threads.is_due(0), "else the beat would leave them to the thread that is always there before it"
     beat = InBeat(threads)
     until(lambda: {gpu.thread for gpu in gpus} == {beat.thread})
     until(lambda: not [thread for thread in threading.enumerate() if thread.name == "polled"])

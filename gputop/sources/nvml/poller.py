@@ -119,8 +119,8 @@ class PollThreads:
         return poller.is_polled
 
     def is_due(self, beat_ns: int) -> bool:
-        """True if a GPU that shares the thread has not been polled in this beat of its own."""
-        return any(poller.done_ns < self._own_beat(poller, beat_ns) for poller in self._shared)
+        """True if a GPU that shares the thread has not been polled in this beat of its own; before the first `poll` in any case."""
+        return self._in_beat is None or any(poller.done_ns < self._own_beat(poller, beat_ns) for poller in self._shared)
 
     def poll(self, beat_ns: int) -> None:
         """Poll the quick GPUs that are due in this thread, the beat's. Raises Relieved if one of them hung, once that is quick again."""
