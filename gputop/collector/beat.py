@@ -148,6 +148,7 @@ class Collector:
         self._unfit = ""  # why the first frame that could not be encoded could not be
         self._may_leave_root = leaves_root and os.geteuid() == 0 and bool(os.environ.get("SUDO_UID"))
         self._relay = Relay(self._relieve) if relays else None
+        self._is_relayed = False  # whether the beat has a thread of its own by now
         self._frame = Frame(0, 0)  # the next one; its time is its deadline until it is read
         self._sent_ns = self._key_due_ns = 0  # deadline of the last frame, and when the next key frame is due
         self.stopping = False  # whether `stop` was called
@@ -165,9 +166,10 @@ class Collector:
             self._report_priority()
             now = time.monotonic_ns()
             self._frame.t_ns = now if self.settings.everyone else now - now % self.settings.interval_ns
-            if self._relay is None:
+            if self._relay is None or self._may_leave_root:
                 self._beat(ticks, wait)
-            else:
+            if self._relay is not None:  # its threads have the rights that this one has now
+                self._is_relayed = True
                 self._relay.run(lambda: self._beat(ticks, wait))
         finally:
             self.close()
@@ -178,7 +180,11 @@ class Collector:
             _close(self._sources.popitem()[1])
 
     def _beat(self, ticks: int | None, wait: Callable[[float], None]) -> None:
-        """Beat to the end. A thread that relieves another begins here again: what that one has done of this beat is not done twice."""
+        """Beat to the end, or until root is left: only then the beat may have a thread of its own.
+
+        A thread that relieves another begins here again: what that one has done of this beat is not done twice.
+        """
+        leaves_root = self._relay is not None and self._may_leave_root
         while not self.stopping and (ticks is None or self._frame.seq < ticks):
             frame, deadline = self._frame, self._frame.t_ns
             if frame.seq:
@@ -191,6 +197,8 @@ class Collector:
             if frame.seq:
                 self._poll(deadline, is_between=False)
             self._frame = self._tick(frame, deadline, began)
+            if leaves_root and not self._may_leave_root:
+                return
 
     def _tick(self, frame: Frame, deadline: int, began: int) -> Frame:
         """Read and send the frame of a beat that ``began`` in time or late; returns the next one."""
@@ -219,7 +227,7 @@ class Collector:
 
     def _poll(self, beat_ns: int, is_between: bool) -> None:
         """Have drivers asked in this thread, if another can relieve it."""
-        if self._relay is None:
+        if self._relay is None or not self._is_relayed:
             return
         patience_ns = min(LONG_PATIENCE_NS if is_between else PATIENCE_NS, self.settings.interval_ns // 2)
         for name, source in tuple(self._polled.items()):
@@ -284,10 +292,7 @@ class Collector:
             self._may_leave_root = False
             from gputop.system.privilege import drop_to_invoking_user
 
-            has_left = drop_to_invoking_user(keep_probing=True, sealed=not self.settings.sudo)
-            if self._relay is not None:
-                self._relay.renew()
-            return has_left
+            return drop_to_invoking_user(keep_probing=True, sealed=not self.settings.sudo)
         return False
 
     def _read(self, frame: Frame) -> Frame:

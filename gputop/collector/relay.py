@@ -58,11 +58,6 @@ class Relay:
         self._is_watched = False
         self._set(self._timer, 0)
 
-    def renew(self) -> None:
-        """Replace the standby thread: it has the rights that its starter had, and those have just changed."""
-        timer, self._timer = self._timer, -1
-        self._set(timer, _SOON_NS)
-
     def _carry(self) -> None:
         try:
             self._beat()
@@ -89,7 +84,7 @@ class Relay:
         while not has_beat:
             with suppress(InterruptedError):
                 os.read(timer, 8)
-            if self._ended or timer != self._timer:
+            if self._ended:
                 break
             has_beat = self._is_watched and self._relieve()
             if not has_beat and self._is_watched:

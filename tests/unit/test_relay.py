@@ -138,24 +138,6 @@ def test_without_any_thread_the_caller_has_the_beat(monkeypatch: pytest.MonkeyPa
     assert set(beat.threads) == {threading.get_ident()}
 
 
-def test_a_new_standby_replaces_the_one_before():
-    beat = Beat(3)
-    seen: list[set[int]] = []
-
-    def renewing() -> None:
-        for _ in range(3):
-            beat.relay.watch(int(PATIENCE_S * 1e9))
-            beat.relay.unwatch()
-            until(lambda: standing_by() == 1)
-            seen.append({one.ident or 0 for one in threading.enumerate() if one.name == "standby"})
-            beat.relay.renew()
-
-    beat.relay.run(renewing)
-    assert len(seen) == 3
-    assert not seen[0] & seen[1]
-    assert not seen[1] & seen[2]
-
-
 def test_a_signal_is_taken_while_a_call_hangs_that_nobody_relieves():
     beat = Beat(2, hanging=(1,))
     beat.relay = Relay(lambda: False)
