@@ -13,7 +13,7 @@ from tests.bench.live_cost import GPUTOP, TOOLS, Scene, set_up
 from tests.pty.terminal import Terminal
 
 SCENE = Scene(8, 20)
-BOXES = {"e": "severity", "w": "took CPU", "z": "other lanes", "?": "keys and signs"}
+BOXES = {"e": "severity", "w": "took CPU", "z": "source:", "?": "keys and signs"}
 """Key and words of the box that it opens."""
 _GPU_VALUES = re.compile(r"\d\s?%.*\d\s?[MG]i?B|[MG]i?B.*\d\s?%")
 """A row that has both a percentage and an amount of memory: no tool shows one before NVML has answered."""

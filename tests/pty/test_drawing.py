@@ -29,9 +29,10 @@ def started(terminal: Terminal) -> Terminal:
     return terminal
 
 
+@pytest.mark.parametrize("colours_of", ["", "truecolor"], ids=["terminal's", "painted"])
 @pytest.mark.parametrize(("columns", "lines"), [(160, 48), (80, 24)])
-def test_grown_screen_is_the_drawn_screen(launch: Launch, columns: int, lines: int) -> None:
-    terminal = started(launch(columns=columns, lines=lines))
+def test_grown_screen_is_the_drawn_screen(launch: Launch, columns: int, lines: int, colours_of: str) -> None:
+    terminal = started(launch(columns=columns, lines=lines, env={"COLORTERM": colours_of}))
     seen = len(terminal.bursts)
     terminal.wait_for(lambda: len(terminal.bursts) > seen + 30, "many small changes")
     terminal.send(" ")
@@ -86,10 +87,10 @@ def drawn_anew(terminal: Terminal) -> list[list[tuple[str, str, str]]]:
 
 
 def looks_of(terminal: Terminal) -> list[list[tuple[str, str, str]]]:
-    """Character, colour and background of each cell."""
+    """Character, colour and background of each cell; the colour of a blank is not seen."""
     screen = terminal.screen
     cells = [[screen.buffer[y][x] for x in range(terminal.columns)] for y in range(1, terminal.lines)]
-    return [[(cell.data, cell.fg, cell.bg) for cell in row] for row in cells]
+    return [[(cell.data, cell.fg if cell.data.strip() else "", cell.bg) for cell in row] for row in cells]
 
 
 def test_a_box_is_all_that_is_painted_when_it_opens(launch: Launch) -> None:
@@ -137,7 +138,7 @@ def test_any_keys_in_any_order(launch: Launch, seed: int) -> None:
 def test_no_color_means_none(launch: Launch) -> None:
     terminal = started(launch(env={"NO_COLOR": "1"}))
     assert colours(terminal) == {("default", "default")}
-    for key, shown in {"?": "keys and signs", "e": "severity", "z": "other lanes", "\x10": "Search for commands"}.items():
+    for key, shown in {"?": "keys and signs", "e": "severity", "z": "source:", "\x10": "Search for commands"}.items():
         terminal.send(key)
         terminal.wait_text(shown)
         assert colours(terminal) == {("default", "default")}, key
@@ -155,7 +156,7 @@ def test_ascii_means_ascii(launch: Launch) -> None:
     seen = len(terminal.bursts)
     terminal.wait_for(lambda: len(terminal.bursts) > seen + 10, "a few drawings")
     assert beyond_ascii(terminal) == []
-    boxes = {"?": "keys and signs", "e": "severity", "w": "took CPU", "s": "stacks:", "z": "other lanes", "K": "[y] yes"}
+    boxes = {"?": "keys and signs", "e": "severity", "w": "took CPU", "s": "stacks:", "z": "source:", "K": "[y] yes"}
     terminal.send("\x1b[B")  # the trainer that has the GPU: whoever stands further down may end meanwhile
     for key, shown in (boxes | {"\x10": "Search for"}).items():
         terminal.send(key)

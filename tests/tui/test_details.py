@@ -276,7 +276,7 @@ async def test_the_hosts_facts_stand_beside_its_lanes_and_the_affinity(make_app:
         told = set()
         for _ in range(20):
             told |= {line.removeprefix("host: ").strip() for line in text(app).split("\n") if line.startswith("host: ")}
-            await pilot.press("right")
+            await pilot.press("down")
             await pilot.pause()
     assert told == {"2 cores, 4 threads, 2.4 GHz", "ib0 400 Gbit/s", "/data nfs4 on filer:/export"}
 

@@ -158,7 +158,7 @@ def test_by_textual_alone_every_screen_works(newer: Path, tmp_path: Path, rename
     assert known == ["99.0" if renamed else textual.__version__, "True"]
     with Terminal([sys.executable, "-m", "gputop", "replay", "--sample"], env=env, cwd=tmp_path, columns=140, lines=40) as screen:
         screen.wait_text("REPLAY", "util")
-        for keys, shown in (("?", "keys and signs"), ("e", "severity"), ("z", "other lanes"), ("w", "took CPU"), ("s", "stacks:")):
+        for keys, shown in (("?", "keys and signs"), ("e", "severity"), ("z", "source:"), ("w", "took CPU"), ("s", "stacks:")):
             screen.send(keys)
             screen.wait_text(shown)
             screen.send("\x1b")

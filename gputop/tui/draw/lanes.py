@@ -218,7 +218,7 @@ def _lanes_of_gpu(session: Session, view: View, index: int) -> list[Lane]:
     if chosen:
         absent = _why_absent(gpu, "pcie_rx_bytes_per_s")
         lanes.append(Lane(("gpu.pcie_rx_mb_per_s", index), f"{name} PCIe rx", absent=absent, priority=7))
-    return [replace(lane, priority=LAST) if _is_refused(lane, session) else lane for lane in lanes]
+    return [replace(lane, priority=LAST, always=False) if _is_refused(lane, session) else lane for lane in lanes]
 
 
 def _is_refused(lane: Lane, session: Session) -> bool:
