@@ -58,8 +58,8 @@ class EnlargeScreen(Box):
     ]
 
     FOOTER = (
-        ("←→", "cursor", "cursor(-1)"), ("↓", "next lane", "scroll(1)"), ("↑", "lane before", "scroll(-1)"),
-        ("d", "distribution", "distribution"), ("End", "no cursor", "cursor(0)"), CLOSE_KEY,
+        ("←→", "cursor", "cursor(-1)"), ("↑↓", "other lanes", "scroll(1)"), ("d", "distribution", "distribution"), CLOSE_KEY,
+        ("End", "no cursor", "cursor(0)"),
     )  # fmt: skip
 
     def __init__(self, context: Context, time_shown: Time, first: SeriesKey | None = None) -> None:
