@@ -68,12 +68,12 @@ def test_a_message_keeps_its_width_and_never_breaks_a_command(width: int) -> Non
     command = "for p in 1001 1002 1003 1004 1005 1006 1007 1008 1009 1010 1011 1012 1013; do taskset -apc 0-63 $p; done"
     text = "Let the processes of the job run on all the CPUs that the machine has, and see who holds them to these"
     found = [Fix("See who pins it", "taskset -pc 1001", look=True), Fix(text, command)]
-    lines = [painted(line, on=False) for line in (*message.fixes(found, width), *message.why([Evidence("m_n", 72.25, "%", text)], width))]
+    lines = [painted(line, on=False) for line in (*message.fixes(found, width), *message.why([Evidence("m_n", 72.0, "%", text)], width))]
     assert max(len(line) for line in lines if command not in line) <= width
     assert [line.split()[0] for line in lines if line[2:8].strip()] == ["fix", "look", "why"]
     assert sum(command in line for line in lines) == 1
     told = " ".join(" ".join(lines).split())
-    assert told == f"fix {command} {text} look taskset -pc 1001 See who pins it why 72.25 % {text}"
+    assert told == f"fix {command} {text} look taskset -pc 1001 See who pins it why 72 % {text}"
 
 
 def test_the_lane_shows_when_it_was_lost_at_any_width() -> None:
