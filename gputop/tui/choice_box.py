@@ -101,7 +101,7 @@ class ColumnsScreen(ChoiceScreen):
 
     TITLE = "columns of the table"
     NAME = ("F2", "columns")
-    BINDINGS = [Binding("f2", "dismiss", "close", show=False)]
+    BINDINGS = [*ChoiceScreen.BINDINGS, Binding("f2", "dismiss", "close", show=False)]
 
     def choices(self) -> list[Choice]:
         shown = {column.title for column in columns_of(self.view)}
@@ -118,7 +118,7 @@ class LanesScreen(ChoiceScreen):
 
     TITLE = "lanes: what happens decides (a), or you"
     NAME = ("v", "lanes")
-    BINDINGS = [Binding("v", "dismiss", "close", show=False)]
+    BINDINGS = [*ChoiceScreen.BINDINGS, Binding("v", "dismiss", "close", show=False)]
 
     def choices(self) -> list[Choice]:
         view, known = self.view, self.session.history.series

@@ -40,7 +40,9 @@ class Silence:
 def _at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")  # pictures must not depend on the terminal in which they are made
+    for name in ("NO_COLOR", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(Time, "silent_s", 0)
     monkeypatch.setattr(HeaderPanel, "cost", lambda panel: "" if panel.context.replay else "self 1.9% CPU 20+41 MB")
 

@@ -11,6 +11,7 @@ from gputop.findings.path import factor, lost_of
 from gputop.findings.text import goodbye_lines, ledger_lines
 from gputop.model.frame import SECOND_NS
 from gputop.stream.session import Session
+from gputop.system.colour import painted
 from gputop.tui.draw import edges
 from gputop.tui.draw.view import View
 from gputop.tui.widgets import Scrolled
@@ -70,11 +71,11 @@ def test_the_goodbye_has_the_ledger_of_explain(name: str) -> None:
     session = seen(name)
     found = session.engine.explain()
     assert session.header is not None
-    said = "\n".join(goodbye_lines(found, session.header, 60.0, None, ()))
+    said = "\n".join(painted(line, on=False) for line in goodbye_lines(found, session.header, 60.0, None, ()))
     if found.ledger.gpu_total_s:
         told = lost_of(found.ledger.gpu_lost_s or 0.0, found.ledger.gpu_total_s)
         assert told in said
-        assert told in next(iter(ledger_lines(found.ledger)))
+        assert told in painted(next(iter(ledger_lines(found.ledger))), on=False)
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -643,6 +643,7 @@ def test_the_chosen_node_has_its_fix_on_top_and_its_verdict_lanes_way_and_number
             assert not work[draw.chosen.LABEL :].startswith("   "), "from its begin"
         if size[1] >= 48:
             assert any("%  4 of 4 workers wanted a CPU" in text for text in texts)
+            assert any("72 %" in text for text in texts)
             assert any("way   train.py rank 17 (1017) waits 60 %" in text for text in texts)
 
 
