@@ -58,8 +58,8 @@ CURED = [name for name, scenario in SCENARIOS.items() if scenario.turns]
 def test_its_keys_lead_from_the_trouble_to_the_cure(name: str, tmp_path: Path) -> None:
     """Each key is pressed when it is asked for. The fix ends what disturbs, measured in steps a second."""
     scenario = SCENARIOS[name]
-    if scenario.quota or scenario.file:
-        require("root")
+    if (scenario.quota or scenario.file) and os.geteuid() != 0:
+        pytest.skip("a limit of a control group needs root")
     if scenario.pins and cpus() < 2:
         pytest.skip("one CPU")
     env = clean(dict(os.environ), tmp_path)
