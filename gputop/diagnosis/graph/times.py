@@ -31,7 +31,7 @@ class Times:
         self.managers = {manager.pid for manager in job.managers}
         self.children = {one.pid for one in feeders.started(job, facts)}
         mine = [one for one in job.members if one.pid in self.children]
-        alone = all(one.paced is not False for one in mine) or any(one.locked_by for one in mine)
+        alone = all(one.paced is not False for one in mine) or any(one.locked_by for one in mine) or self._asks_children
         programs = set[int]() if alone else self.children  # others count as programs, all together
         self.members = {one.pid: one for one in job.members if one.part != READS and one.pid not in programs}
         self.feeds = (self.workers.keys() | job.feeders.services | (self.managers if job.workers else set())) - self.readers
@@ -336,6 +336,15 @@ class Times:
         total = sum(behind.values())
         scale = min(1.0, rest / total) if total > 0.0 else 0.0
         return found | {key: share * scale for key, share in behind.items()}
+
+    @property
+    def _asks_children(self) -> bool:
+        """True if the trainer waits at a socket or in shared memory, and has a process that it started at the other end: a service of its
+        own, and no program whose output it reads."""
+        trainer = self.trainer
+        waited = trainer.kinds.get(waits.NETWORK, 0.0) + trainer.awaits_memory
+        at_sockets = waited >= policy.TENTH or trainer.threads_met[waits.NETWORK] >= policy.OFTEN
+        return at_sockets and not self.children.isdisjoint(feeders.at_other_ends(self.job))
 
     @property
     def serves_alone(self) -> bool:
