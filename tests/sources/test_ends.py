@@ -8,6 +8,8 @@ import os
 import select
 import socket
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +20,8 @@ from gputop.sources.files import DescriptorBudget
 from gputop.sources.procfs import ends
 from gputop.sources.procfs.ends import Ends
 from gputop.sources.waits import FUTEX, Waits
-from tests.sources.test_procfs_real import child, poll_a_minute
+from tests.sources.test_procfs_real import Live, child, poll_a_minute
+from tests.sources.test_procfs_real import live as live
 from tests.wait import until
 
 OWN = os.getpid()
@@ -250,3 +253,30 @@ def test_who_maps_the_memory_with_the_semaphore_that_a_process_waits_at(make: Ca
             found = Ends("/proc/", sleeper)
             found.add_memory(waits.shared_memory)
             until(lambda: found.search_processes([stranger, sleeper, other, OWN]) and found.holders == {other, OWN})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
+@pytest.mark.parametrize("who", ["main", "thread"])
+def test_the_reader_of_what_a_trainer_or_its_thread_writes_is_found(live: Live, who: str) -> None:
+    """The pipe is full, and its reader sleeps."""
+    reads, writes = os.pipe()
+
+    def fill() -> None:
+        os.close(reads)
+        piece = bytes(1 << 16)
+        if who == "main":
+            while True:
+                os.write(writes, piece)
+        thread = threading.Thread(target=lambda: [os.write(writes, piece) for _ in range(9)])
+        thread.start()
+        thread.join()
+
+    def read_nothing() -> None:
+        os.close(writes)
+        time.sleep(120)
+
+    with child(read_nothing) as reader, child(fill) as trainer:
+        live.beat()
+        os.close(reads)
+        os.close(writes)
+        live.until(lambda _: trainer in live.board.infos and live.board.infos[trainer].read_by == [reader], {trainer})

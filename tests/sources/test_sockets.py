@@ -235,3 +235,25 @@ def test_a_socket_that_listens_later_is_seen() -> None:
         assert asked.read(()) == "listening"
     for fd in (go_reads, go_writes, done_reads, done_writes, ready_reads, ready_writes):
         os.close(fd)
+
+
+def test_a_server_at_work_that_a_trainer_asks_is_known_to_listen(live: Live) -> None:
+    """It never sleeps while it is looked at."""
+    port_reads, port_writes = os.pipe()
+
+    def serve() -> None:
+        with tcp() as listener:
+            os.write(port_writes, b"%d\n" % listener.getsockname()[1])
+            kept = listener.accept()  # noqa: F841
+            while True:
+                pass
+
+    def ask() -> None:
+        os.setsid()
+        with socket.create_connection(("127.0.0.1", int(os.read(port_reads, 16)))) as made:
+            made.recv(1)
+
+    with child(serve) as server, child(ask) as trainer:
+        live.until(lambda _: server in live.board.infos and live.board.infos[server].sockets == "listening", {trainer}, alone={trainer})
+    os.close(port_reads)
+    os.close(port_writes)

@@ -105,11 +105,12 @@ def command_of(info: ProcInfo) -> tuple[int, str, tuple[str, ...]]:
 
 
 def readers(trainer: ProcFacts, woken_by: Mapping[int, float]) -> list[int]:
-    """Pids of the processes that read what the trainer's main thread waits to write, most waited for first: holders of the pipe's other end
-    which, if probed, also woke it (``woken_by``). Without a known holder: the processes that woke it, if the wait to write is more than
-    half of its sleep until others woke it."""
+    """Pids of the processes that read what the trainer's main thread, or threads that it waits for, wait to write, most waited for first:
+    holders of the pipe's other end which, if probed, also woke the main thread (``woken_by``). Without a known holder: the processes that
+    woke it, if the wait to write is more than half of its sleep until others woke it."""
     if trainer.held_up < policy.LITTLE:
-        return []
+        by_threads = trainer.kinds.get(waits.LOCK, 0.0) >= policy.LITTLE and trainer.threads_held_up >= policy.HALF
+        return list(trainer.info.read_by) if by_threads else []
     woke = {pid: share for pid, share in woken_by.items() if pid not in (0, trainer.pid) and share >= policy.TENTH * trainer.held_up}
     known = [pid for pid in trainer.info.read_by if not woke or pid in woke]
     alone = woke if 2 * trainer.held_up > sum(woke.values()) else {}

@@ -185,6 +185,16 @@ class ProcFacts(Struct, frozen=True, dict=True):
         return self.kinds.get(PIPE, 0.0) * sum(is_unread(one.wchan) for one in met) / len(met) if met else 0.0
 
     @property
+    def threads_held_up(self) -> float:
+        """Part of the waits at pipes and sockets in which looks met its other threads that were for another process to read what they
+        write."""
+        met = [
+            thread for sample in self.samples for thread in sample.threads
+            if thread.tid != self.pid and self.kind_of("S", thread.syscall, thread.syscall_arg, thread.wchan) == PIPE
+        ]  # fmt: skip
+        return sum(is_unread(thread.wchan) for thread in met) / len(met) if met else 0.0
+
+    @property
     def reads_remotely(self) -> bool:
         """True if most sleeps at files in the samples are on a network file system (NFS, FUSE, Lustre …)."""
         asleep = [one for one in self.samples if one.state == "D" or is_remote_file(one.wchan)]

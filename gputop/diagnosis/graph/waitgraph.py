@@ -395,6 +395,9 @@ class Walk(Times):
             parts = {word: part for word, part in parts.items() if word in (waits.DISK, waits.NETWORK)}
         for word, part in parts.items():
             mine = share * part
+            if word == waits.PIPE and who == "main" and self.readers:
+                self.book("reader", who, mine * proc.threads_held_up, trail)
+                mine *= 1.0 - proc.threads_held_up
             if word == RUN:
                 self.book("work", self.thread_of(proc, who), mine, trail)
             elif word == READY:

@@ -129,6 +129,12 @@ class Process:
         return self._wait[1] if self._wait[0] in WRITES and self.stat.state == "S" else None
 
     @property
+    def all_writes(self) -> list[int]:
+        """The descriptor that its main thread waited to write to at the last look, else those that its other threads waited to write to."""
+        own = self.writes
+        return [own] if own is not None else self._threads.writes[:MOST_READS] if self._threads is not None else []
+
+    @property
     def shared_memory(self) -> str:
         """The memory between processes with the futex that its main thread slept in at the last look, see `Waits.shared_memory`."""
         at_futex = self._waits is not None and self._wait[0] is not None and self._wait[0] == FUTEX and self.stat.state == "S"

@@ -441,7 +441,7 @@ class ProcfsSource:
                 break
             self._ends[pid] = self._ends.pop(pid)  # move it to the end
             process = reading[pid]
-            if process.pid not in self._hot and not process.info.sockets and process.stat.state == "S":
+            if process.pid not in self._hot and not process.info.sockets:
                 self._change_ends(process, sockets=process.use_of_sockets(()))
             if ends.search_processes(self._processes.keys(), likely if pid in beat.alone else ()):
                 self._change_ends(process, other_ends=sorted(ends.holders))
@@ -454,8 +454,9 @@ class ProcfsSource:
         """Search for the processes that read what trainers wait to write."""
         for pid in beat.trainers:
             process = self._hot.get(pid)
-            if process is not None and (descriptor := process.writes) is not None:
-                self._readers.setdefault(pid, Ends(self._proc, pid, writes=True)).add_descriptor(descriptor, process.at_pipe)
+            for descriptor in process.all_writes if process is not None else ():
+                at_pipe = process is not None and process.writes is not None and process.at_pipe
+                self._readers.setdefault(pid, Ends(self._proc, pid, writes=True)).add_descriptor(descriptor, at_pipe)
         for pid in [pid for pid in self._readers if pid not in beat.trainers or pid not in self._hot]:
             del self._readers[pid]
         for pid, ends in self._readers.items():

@@ -7,7 +7,7 @@ second, in rotation, and in key frames. A thread that a tick does not read is no
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 from msgspec import Struct
@@ -15,7 +15,7 @@ from msgspec import Struct
 from gputop.model.frame import ThreadInfo, ThreadSample
 from gputop.sources import parse
 from gputop.sources.files import DescriptorBudget, KeptFile, read_once
-from gputop.sources.procfs.ends import ACCEPTS, READS
+from gputop.sources.procfs.ends import ACCEPTS, READS, WRITES
 from gputop.sources.procfs.locks import Locks
 from gputop.sources.waits import UNKNOWN, Waits
 
@@ -196,8 +196,16 @@ class Threads:
     @property
     def reads(self) -> list[int]:
         """Descriptors at which threads that ran lately slept in a read at the last look."""
+        return self._asleep_in(READS)
+
+    @property
+    def writes(self) -> list[int]:
+        """Descriptors at which threads that ran lately slept in a write at the last look."""
+        return self._asleep_in(WRITES)
+
+    def _asleep_in(self, calls: Collection[int]) -> list[int]:
         met = (thread.sample for thread in self._followed if thread.idle < DOZING_AFTER)
-        found = {one.syscall_arg for one in met if one is not None and one.syscall in READS and one.state == "S"}
+        found = {one.syscall_arg for one in met if one is not None and one.syscall in calls and one.state == "S"}
         return sorted(descriptor for descriptor in found if descriptor is not None)
 
     def _read(self, thread: Thread, tick: Tick, look: bool) -> ThreadSample | None:

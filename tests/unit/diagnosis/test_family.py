@@ -275,3 +275,57 @@ def test_a_mutex_of_a_feeder_without_a_known_holder_is_no_lock() -> None:
 def test_a_mutex_that_is_seldom_held_is_not_the_cause() -> None:
     scene = fed_under_a_mutex({"run": 0.0, "looks": [READ]}, [HELD, *[DISK] * 7])
     assert told(scene)[1] == "disk-io"
+
+
+UNREAD_SEND = {"state": "S", "syscall": 44, "syscall_arg": 9, "wchan": "sock_alloc_send_pskb"}
+
+
+def of_a_service(service: dict, waits: str = "main") -> Scene:
+    """A trainer that started its data service itself, and asks it over a socket: in its main thread, or in one that this one waits for."""
+    scene = Scene(cpus=2, cpu_busy=[0.5, 0.5])
+    scene.gpus[0] = {"util_pct": 30.0, "power_w": 300.0, "power_limit_w": 700.0, "pids": [GPU]}
+    info = {"uses_cuda": True, "sockets": "connected", "other_ends": [FRONT], "session": GPU}
+    trainer = Proc(GPU, run=0.02, comm="engine", cmdline=["engine"], looks=[SOCKET], info=info)
+    if waits == "thread":
+        trainer.looks, trainer.threads, trainer.thread_looks = [AWAIT], {110: (0.05, 0.0)}, [SOCKET]
+    return scene.add(
+        trainer,
+        Proc(FRONT, GPU, comm="service", cmdline=["service"], info={"session": GPU}, **service),
+        Proc(STRANGER, comm="other", cmdline=["other"], looks=[SLEEP]),
+    )
+
+
+@pytest.mark.parametrize("waits", ["main", "thread"])
+@pytest.mark.parametrize(
+    ("service", "cause"),
+    [({"run": 0.1, "wait": 0.88, "looks": [ON_CPU]}, "cpu-contention"), ({"run": 0.02, "looks": [DISK]}, "disk-io")],
+    ids=["no CPU", "disk"],
+)
+def test_a_service_that_the_trainer_started_is_the_end_of_its_waits_at_a_socket(service: dict, cause: str, waits: str) -> None:
+    scene = of_a_service(service, waits)
+    if cause == "cpu-contention":
+        scene.cpu_busy = [1.0, 1.0]
+        scene.procs[STRANGER].run, scene.procs[STRANGER].looks = 1.6, [ON_CPU]
+    assert told(scene) == ("input-bound", cause)
+    assert FRONT in {one.pid for one in scene.engine.verdict.path}
+
+
+def test_a_feeder_whose_answer_is_on_its_way_waits_for_the_network() -> None:
+    """It sleeps in a read of its connection; whom it asks is here, and does nothing."""
+    scene = behind_a_front({"run": 0.01, "looks": [SOCKET]}, RESTS, front_sockets="connected")
+    assert told(scene) == ("input-bound", "network-io")
+    assert scene.engine.verdict.path[-1].pid == FRONT
+
+
+def test_a_thread_that_waits_until_its_output_is_read_blocks_its_trainer() -> None:
+    """The main thread waits for a thread that logs; the reader of the log works on one CPU."""
+    scene = Scene(cpus=2, cpu_busy=[0.5, 0.5])
+    scene.gpus[0] = {"util_pct": 30.0, "power_w": 300.0, "power_limit_w": 700.0, "pids": [GPU]}
+    info = {"uses_cuda": True, "read_by": [BEHIND], "session": GPU}
+    scene.add(
+        Proc(GPU, run=0.02, comm="engine", cmdline=["engine"], looks=[AWAIT], info=info, threads={110: (0.05, 0.0)},
+             thread_looks=[UNREAD_SEND]),
+        Proc(BEHIND, comm="shipper", cmdline=["shipper"], info={"session": BEHIND}, **WORKS),
+    )  # fmt: skip
+    assert told(scene)[1] == "output-blocked"
+    assert [one.pid for one in scene.engine.verdict.culprits] == [BEHIND]
