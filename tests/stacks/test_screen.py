@@ -245,7 +245,7 @@ class Diagnosed(Engine):
     def incidents(self) -> list[Incident]:
         return [Incident(4, SECOND, None, "input-bound", "disk-io", "high", 1.0, None, None, 0.0, "", "", [], [], [], [])]
 
-    def feed(self, _board: Board) -> None:
+    def feed(self, _board: Board, _every_ns: int = 0) -> None:
         return
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import inf, sqrt
+from statistics import median
 from typing import NamedTuple
 
 from gputop.findings import policy
@@ -92,8 +93,6 @@ class Trend:
         steps, grown = [after - before for before, after in pairwise(floors)], floors[-1] - floors[0]
         if min(steps) <= 0.0 or max(steps) > policy.HALF * grown or floors[-1] - max(self._tops[k]) < policy.HALF * grown:
             return None
-        from statistics import median
-
         slopes = sorted((floors[j] - floors[i]) / (j - i) for j in range(FLOORS) for i in range(j))
         per_stretch, shorter = median(slopes), max(0, k - 2)
         late = self._floors[shorter]
@@ -105,8 +104,6 @@ class Trend:
 
 def _to_come(steps: list[float]) -> float:
     """Further growth if it goes on slowing down; inf if it does not slow down. See the module's text."""
-    from statistics import median
-
     changes = [after - before for before, after in pairwise(steps)]
     error = sqrt(2 / 6) * _MAD * median(abs(change - median(changes)) for change in changes)
     early, late = sum(steps[:3]) - error, sum(steps[-3:]) + error

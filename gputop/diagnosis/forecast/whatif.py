@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from math import exp, inf, log, sqrt
+from statistics import fmean, median, stdev
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -272,8 +273,6 @@ def predict(readings: Sequence[Reading], workers: int) -> WhatIf:
 
 def _mean(readings: Sequence[Reading]) -> tuple[Pipeline, Around, list[Reading]]:
     """(mean of the windows with as many workers and CPUs as the last one, its surroundings, these windows)."""
-    from statistics import fmean, median
-
     last, around = readings[-1].pipeline, readings[-1].around
     settled = readings[1:] if len(readings) > 2 else readings  # the first window of a cause has something of the time before it
     alike = [one for one in settled if (one.pipeline.workers, one.pipeline.cpus) == (last.workers, last.cpus)]
@@ -307,8 +306,6 @@ def _most(mean: Pipeline, kind: str) -> float:
 
 def _band(mean: Pipeline, around: Around, alike: Sequence[Reading], one: _AssumedChange) -> Band:
     """The mean window's band, widened by the spread of the single windows."""
-    from statistics import stdev
-
     bands = [mean.change(partial(apply, around)) for apply in (one.apply, one.least, one.most) if apply is not None]
     each = [log(max(WORTH, read.pipeline.factor(partial(one.apply, read.around)))) for read in alike[-MOST_COMPARED:]]
     spread = exp(SIGMAS * stdev(each) / sqrt(len(each)) if len(each) > 1 else ONE_WINDOW)
