@@ -334,8 +334,6 @@ class Times:
             if other in self.members and other not in seen and len(seen) <= policy.DEEP:
                 behind |= self.owes(other, seen | {pid, *one.asks})
         total = sum(behind.values())
-        if one.near and one.part == FEEDS and not far and total < policy.TENTH:  # those that it asks do nothing: its answer is on its way
-            found |= {(pid, waits.NETWORK): one.spent.get(waits.NETWORK, 0.0)}
         scale = min(1.0, rest / total) if total > 0.0 else 0.0
         return found | {key: share * scale for key, share in behind.items()}
 

@@ -310,13 +310,6 @@ def test_a_service_that_the_trainer_started_is_the_end_of_its_waits_at_a_socket(
     assert FRONT in {one.pid for one in scene.engine.verdict.path}
 
 
-def test_a_feeder_whose_answer_is_on_its_way_waits_for_the_network() -> None:
-    """It sleeps in a read of its connection; whom it asks is here, and does nothing."""
-    scene = behind_a_front({"run": 0.01, "looks": [SOCKET]}, RESTS, front_sockets="connected")
-    assert told(scene) == ("input-bound", "network-io")
-    assert scene.engine.verdict.path[-1].pid == FRONT
-
-
 def test_a_thread_that_waits_until_its_output_is_read_blocks_its_trainer() -> None:
     """The main thread waits for a thread that logs; the reader of the log works on one CPU."""
     scene = Scene(cpus=2, cpu_busy=[0.5, 0.5])

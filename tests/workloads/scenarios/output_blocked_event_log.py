@@ -82,4 +82,4 @@ def disturb(running: Running) -> Iterator[None]:
 
 
 prepare = partial(native.built, **{"particles": _PARTICLES, _NAME: _FLUENT_BIT})
-SCENARIO = Scenario(Label("input-bound", "output-blocked", frozenset({_NAME})), train, disturb, prepare, needs=native.missing)
+SCENARIO = Scenario(Label("wait-heavy", "output-blocked", frozenset({_NAME})), train, disturb, prepare, needs=native.missing)
