@@ -258,5 +258,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_killed_gputop_leaves_nothing_applied(hog: int) -> None:
     was = state(hog)
     words = [sys.executable, "-c", KILLED, str(hog), str(read_process(hog).start_ticks)]
-    assert subprocess.run(words, capture_output=True, text=True, timeout=60, check=False).stdout == "9\n"
+    # The lock is the host's: another test's fix may be on.
+    until(lambda: subprocess.run(words, capture_output=True, text=True, timeout=60, check=False).stdout == "9\n")
     until(lambda: state(hog) == was)
