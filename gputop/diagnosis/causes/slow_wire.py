@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.facts import wire
+from gputop.diagnosis.facts.facts import WireUse
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy
 from gputop.findings.sentence import filled
@@ -20,7 +21,7 @@ _LOOPBACK = "lo"
 
 
 def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
-    used = wire.of_job(job, facts.jobs)
+    used = wire.of_job(job, facts.wires)
     if used is None:  # another rank's connections were read in the window before
         return Finding("its ranks wait for the data that they send each other")
     rate, often = used.sent_bytes_per_s, job.step.per_s if job.step is not None and job.step.per_s else None
@@ -41,7 +42,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     return Finding(detail, evidence, fixes, victims=tuple(sorted(job.ranks.kin or {job.trainer.pid})))
 
 
-def _ways(used: wire.WireUse, facts: WalkedFacts) -> tuple[Fix, ...]:
+def _ways(used: WireUse, facts: WalkedFacts) -> tuple[Fix, ...]:
     """Other ways for the data than the one that is slow."""
     if used.interface == _LOOPBACK:
         return (

@@ -428,6 +428,25 @@ class Memo:
         self.strangers: dict[frozenset[int], list[Taker]] = {}  # ranks -> takers outside all ranks
 
 
+class WireUse(Struct, frozen=True):
+    """Use of the wire by one rank."""
+
+    pid: int
+    name: str
+    busy: float  # share of the time in which its busiest connection had data on the wire
+    sent_bytes_per_s: float
+    received_bytes_per_s: float
+    retrans_per_s: float
+    rtt_us: int | None
+    interface: str
+
+    @property
+    def exchanges(self) -> bool:
+        """True if data go both ways, as between ranks; an upload or a download goes one way."""
+        sent, received = self.sent_bytes_per_s, self.received_bytes_per_s
+        return min(sent, received) >= policy.TENTH * max(sent, received) > 0.0
+
+
 class Facts(Struct, frozen=True):
     """All facts of one window, as `Window` returns them; `gputop.diagnosis.graph.job.WalkedFacts` has what later stages found."""
 
@@ -440,6 +459,7 @@ class Facts(Struct, frozen=True):
     probed: bool = False  # the sched probe ran
     switch_share: float = 1.0  # share of the time in which it counted switches: below 1 the wake-ups are an estimate
     feeds: int = 0  # boards in the window
+    wires: dict[int, WireUse] = field(default_factory=dict)  # pid of a rank -> how it used the wire between ranks, as far as it is read
     behind: dict[int, dict[int, float]] = field(default_factory=dict)
     """Trainer -> pid -> seconds that threads of the trainer's job were runnable while that process ran on their CPU (probe)."""
     family: dict[int, int] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputop.diagnosis.facts import feeders, intensity, waits
+from gputop.diagnosis.facts import feeders, intensity, waits, wire
 from gputop.diagnosis.facts.facts import (
     CpuFacts,
     CudaFacts,
@@ -211,7 +211,8 @@ class Window:
         fed = {pid: job.trainer.pid for job in jobs for pid in job.feeders.pids}
         starters = self._takers.starters(self.roles, fed)
         jobs = with_programs(jobs, self._takers, starters, fed, board, self.roles, self._points.oldest_ns)
-        jobs = [self._with_members(job, board) for job in jobs]
+        others = self._takers.others(board, self.roles)
+        jobs = [self._with_members(job, board, others) for job in jobs]
         family = {one.pid: job.trainer.pid for job in jobs for one in job.members} | _family(jobs, starters) | fed
         jobs = intensity.with_kin([_with_cpus(job, helpers.get(job.trainer.pid, {}), takers, family) for job in jobs])
         jobs = self._with_signs_of_life(view, jobs, len(gpus))
@@ -228,6 +229,7 @@ class Window:
             probes_load="ebpf" in board.sources and board.sources["ebpf"].state == "partial",
             watched_s=(self.t_ns - self._since_ns) / 1e9, wakes=view.woken.by_tid, pids=frozenset(board.infos),
             threads=self._wakes.threads(), main_calls=self._wakes.main_calls(), file_servers=self._file_servers(view),
+            wires=wire.uses_of(jobs),
         )  # fmt: skip
 
     def _file_servers(self, view: _View) -> dict[int, str]:
@@ -237,10 +239,10 @@ class Window:
         infos = {pid: view.board.infos[pid] for pid in sorted(pids) if pid in view.board.infos}
         return {pid: who.program_name(info) for pid, info in infos.items() if info.cmdline}  # the kernel's threads have no command
 
-    def _with_members(self, job: JobFacts, board: Board) -> JobFacts:
-        """Add the job's family outside its own tree."""
+    def _with_members(self, job: JobFacts, board: Board, others: frozenset[int]) -> JobFacts:
+        """Add the job's family outside its own tree. ``others``: pids that cannot be members, for they are jobs' own."""
         known = self._past(job.trainer.pid).family
-        known.note(job, board.infos, self._takers.others(board, self.roles))
+        known.note(job, board.infos, others)
         kind_of, members = waits.kinds(board.header.machine), list[Member]()
         read = {*job.trainer.info.other_ends, *(pid for one in known.near for pid in board.infos[one].other_ends)}
         for pid in (*known.near, *known.behind):
@@ -377,6 +379,8 @@ class Window:
         kernel or own threads. Without the probe any of those may have it that samples met at the same lock in shared memory."""
         asked = sum(trainer.kinds.get(kind, 0.0) for kind in (waits.PIPE, waits.NETWORK, waits.POLL))
         if trainer.kinds.get(waits.LOCK, 0.0) <= asked:
+            return {}
+        if not woken and not trainer.shared_futexes:
             return {}
         others = [pid for pid in self._procs if pid != trainer.pid and (role := self.roles.get(pid)) and role.kind == "trainer"]
         if not woken:

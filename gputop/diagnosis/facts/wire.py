@@ -2,47 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from msgspec import Struct
-
-from gputop.diagnosis.facts.facts import JobFacts
+from gputop.diagnosis.facts.facts import JobFacts, WireUse
 from gputop.diagnosis.facts.life import has_peers
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.findings import policy
 
 
-class WireUse(Struct, frozen=True):
-    """Use of the wire by one rank."""
-
-    pid: int
-    name: str
-    busy: float  # share of the time in which its busiest connection had data on the wire
-    sent_bytes_per_s: float
-    received_bytes_per_s: float
-    retrans_per_s: float
-    rtt_us: int | None
-    interface: str
-
-    @property
-    def exchanges(self) -> bool:
-        """True if data go both ways, as between ranks; an upload or a download goes one way."""
-        sent, received = self.sent_bytes_per_s, self.received_bytes_per_s
-        return min(sent, received) >= policy.TENTH * max(sent, received) > 0.0
+def uses_of(jobs: Sequence[JobFacts]) -> dict[int, WireUse]:
+    """Pid -> use of the wire by each trainer that exchanges data with other ranks."""
+    found = ((job.trainer.pid, use_of(job.trainer)) for job in jobs if job.trainer.newer.wire_busy_ns is not None)
+    return {pid: used for pid, used in found if used is not None and used.exchanges}
 
 
-def of_job(job: JobFacts, jobs: Sequence[JobFacts]) -> WireUse | None:
+def of_job(job: JobFacts, wires: Mapping[int, WireUse]) -> WireUse | None:
     """Use of the wire by the rank of the job's training on this host that had data on it for longest; None if none was read."""
-    used = _of_ranks(job, jobs)
+    used = _of_ranks(job, wires)
     return used[0] if used else None
 
 
-def busy_share(job: JobFacts, jobs: Sequence[JobFacts], waited: float) -> float:
+def busy_share(job: JobFacts, wires: Mapping[int, WireUse], waited: float) -> float:
     """Share of the window, at most ``waited``, in which the job waited for the wire; 0 without ranks whose connections are read.
 
     Where data are on the wire for half of the waits, the rest of these is the exchange, too: one of the next piece, or what is added up.
     """
-    used = _of_ranks(job, jobs)
+    used = _of_ranks(job, wires)
     if not used or waited <= 0.0:
         return 0.0
     by_turns = sum(one.busy for one in used[: policy.SEVERAL])  # the other end sends while this one receives
@@ -51,13 +36,12 @@ def busy_share(job: JobFacts, jobs: Sequence[JobFacts], waited: float) -> float:
     return used[0].busy if used[0].busy >= policy.FIFTH else 0.0
 
 
-def _of_ranks(job: JobFacts, jobs: Sequence[JobFacts]) -> list[WireUse]:
+def _of_ranks(job: JobFacts, wires: Mapping[int, WireUse]) -> list[WireUse]:
     """Use of the wire by each rank of the job's training, the busiest first."""
-    if not has_peers(job):
+    if not wires or not has_peers(job):
         return []
     kin = job.ranks.kin or {job.trainer.pid}
-    found = [used for other in jobs if other.trainer.pid in kin and (used := use_of(other.trainer)) is not None and used.exchanges]
-    return sorted(found, key=lambda one: -one.busy)
+    return sorted((used for pid, used in wires.items() if pid in kin), key=lambda one: -one.busy)
 
 
 def use_of(proc: ProcFacts) -> WireUse | None:

@@ -66,7 +66,7 @@ _AT_RANKS = frozenset(("gpu.peer", "gpu.light", *(f"main.{kind}" for kind in _AS
 
 
 def _waited_for_wire(walk: Walk) -> float:
-    return wire.busy_share(walk.job, walk.facts.jobs, sum(share for pool, share, _ in walk.parts if pool in _AT_RANKS))
+    return wire.busy_share(walk.job, walk.facts.wires, sum(share for pool, share, _ in walk.parts if pool in _AT_RANKS))
 
 
 def _on_wire(walk: Walk) -> Iterator[Price]:
