@@ -167,7 +167,7 @@ def test_the_interface_of_an_address(family: int, own: bytes, names: dict[bytes,
 
 
 def test_a_lone_trainer_without_peers_is_not_read(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "_inodes", lambda _folder: pytest.fail("its descriptors were read"))
+    monkeypatch.setattr(wire, "open_sockets", lambda _folder: pytest.fail("its descriptors were read"))
     with child(lambda: time.sleep(60)) as pid:
         for _ in range(3):
             live.beat({pid})

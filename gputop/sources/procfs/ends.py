@@ -30,7 +30,7 @@ MOST_ENDS = 32  # pipes, sockets and shared memories followed of one process
 ASK_EVERY = 10  # sightings of the same descriptor after which its link is read again
 FIRST_PAUSE, LONGEST_PAUSE = 50, 3200  # ticks between two searches: the first pause, and the longest after doubling
 _TCP_BYTES = 1 << 19  # most bytes read of /proc/PID/net/tcp for a peer
-_SOCK_DIAG, _BY_FAMILY, _REQUEST, _ERROR = 4, 20, 1, 2  # NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, NLMSG_ERROR
+SOCK_DIAG, BY_FAMILY, REQUEST, ERROR = 4, 20, 1, 2  # NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, NLMSG_ERROR
 _SHOW_PEER, _PEER = 4, 2  # UDIAG_SHOW_PEER, UNIX_DIAG_PEER (linux/unix_diag.h)
 _ANY_COOKIE = 0xFFFFFFFF  # INET_DIAG_NOCOOKIE
 
@@ -153,8 +153,8 @@ def _other_ends(proc: str, pid: int, links: Iterable[str]) -> dict[str, str]:
 def unix_peer(inode: int) -> int:
     """Inode of the peer of a UNIX socket (NETLINK_SOCK_DIAG); 0 without a peer in this network namespace."""
     request = struct.pack("<BBHIIIII", socket.AF_UNIX, 0, 0, 0xFFFFFFFF, inode, _SHOW_PEER, _ANY_COOKIE, _ANY_COOKIE)
-    header = struct.pack("<IHHII", 16 + len(request), _BY_FAMILY, _REQUEST, 1, 0)
-    with suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as asked:
+    header = struct.pack("<IHHII", 16 + len(request), BY_FAMILY, REQUEST, 1, 0)
+    with suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG) as asked:
         asked.settimeout(0.05)
         asked.send(header + request)
         return _peer_in(asked.recv(4096))
@@ -163,15 +163,18 @@ def unix_peer(inode: int) -> int:
 
 def _peer_in(answer: bytes) -> int:
     """The peer's inode in an answer: nlmsghdr, unix_diag_msg, then attributes with length and type."""
-    if len(answer) < 32 or struct.unpack_from("<H", answer, 4)[0] == _ERROR:
+    if len(answer) < 32 or struct.unpack_from("<H", answer, 4)[0] == ERROR:
         return 0
-    at = 32
-    while at + 8 <= len(answer):
+    return next((int.from_bytes(value[:4], "little") for kind, value in attributes(answer, 32) if kind == _PEER and len(value) >= 4), 0)
+
+
+def attributes(answer: bytes, at: int) -> Iterator[tuple[int, bytes]]:
+    """(type, value) of each whole netlink attribute from offset ``at`` on: length and type stand before each."""
+    while at + 4 <= len(answer):
         length, kind = struct.unpack_from("<HH", answer, at)
-        if kind == _PEER:
-            return int(struct.unpack_from("<I", answer, at + 4)[0])
+        if 4 <= length <= len(answer) - at:
+            yield kind, answer[at + 4 : at + length]
         at += max(4, length + 3 & ~3)
-    return 0
 
 
 def _tcp_peers(folder: str, inodes: Collection[int]) -> dict[int, int]:
@@ -221,11 +224,11 @@ class SocketUse:
         `LISTENING`: it has a listening socket, or a process ``above`` it in its session has, which may forward requests. `UNREADABLE`: its
         descriptors may not be read, or a process above keeps its own closed and nothing else decides. Else `NONE`.
         """
-        own = _open_sockets(self._folder)
+        own = open_sockets(self._folder)
         if own is None:
             self._seen = None
             return UNREADABLE
-        others = [_open_sockets(f"{self._proc}{other}/") for other in _in_session(self._pid, above)]
+        others = [open_sockets(f"{self._proc}{other}/") for other in _in_session(self._pid, above)]
         seen = own, others, b"" if reads is None else _socket_at(self._folder, reads)
         if seen == self._seen and self._is_settled:
             return self._use
@@ -283,7 +286,7 @@ def _sockets(folder: str) -> tuple[set[bytes], set[bytes]]:
     return listening, {row[6] for row in local}
 
 
-def _open_sockets(folder: str) -> set[bytes] | None:
+def open_sockets(folder: str) -> set[bytes] | None:
     """Inodes of the sockets of the process under ``folder``; None if its descriptors may not be read."""
     try:
         return {link[8:-1].encode() for _, link in open_files(folder, MOST_FILES) if link.startswith("socket:[")}

@@ -25,8 +25,8 @@ from typing import TypeVar
 from msgspec import Struct
 
 from gputop.model.roles import SIZE_VARIABLES, number_in
-from gputop.sources.files import open_files, read_once
-from gputop.sources.procfs.ends import MOST_FILES
+from gputop.sources.files import read_once
+from gputop.sources.procfs.ends import BY_FAMILY, ERROR, REQUEST, SOCK_DIAG, attributes, open_sockets
 from gputop.sources.procfs.process import Process, Wire
 from gputop.system.errors import start_thread
 from gputop.system.text import clean
@@ -37,8 +37,7 @@ SHARE = 0.001  # most of one CPU that searches and readings take, each; both com
 MOST_RANKS, MOST_CONNECTIONS = 16, 64  # ranks that are read, and connections of one rank: with more, those found first
 MOST_BYTES = 8 << 20  # most bytes read of a dump: 20,000 connections
 _NLMSG, _REQUEST, _ID = struct.Struct("=IHHII"), struct.Struct("=BBBBI"), slice(4, 52)  # nlmsghdr, inet_diag_req_v2, inet_diag_sockid
-_SOCK_DIAG, _BY_FAMILY, _ERROR, _DONE = 4, 20, 2, 3  # NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLMSG_ERROR, NLMSG_DONE
-_ASK, _DUMP = 1, 0x301  # NLM_F_REQUEST, with NLM_F_DUMP
+_DONE, _DUMP = 3, REQUEST | 0x300  # NLMSG_DONE; NLM_F_REQUEST | NLM_F_DUMP
 _INFO, _ESTABLISHED = 2, 1 << 1  # INET_DIAG_INFO (linux/inet_diag.h), TCP_ESTABLISHED as a bit
 _MESSAGE_BYTES, _INODE = 72, 68  # inet_diag_msg
 _RTT, _RETRANS, _ACKED, _BUSY = 68, 100, 120, 168  # offsets in tcp_info (linux/tcp.h): u32, u32, 2 x u64, 2 x u64; Linux 4.9 and later
@@ -115,7 +114,7 @@ class Wires:
         """Find the ranks' connections; the table is dumped only where a rank has other sockets than before."""
         stale = set[int]()
         for pid, process in ranks.items():
-            inodes = _inodes(process.folder)
+            inodes = frozenset(map(int, open_sockets(process.folder) or ()))
             space = _namespace(process.folder)
             rank = self._ranks.get(pid)
             if rank is None or rank.process is not process:
@@ -190,13 +189,6 @@ def _has_peers(process: Process) -> bool:
     return (number_in(process.info.env, SIZE_VARIABLES) or 0) > 1
 
 
-def _inodes(folder: str) -> frozenset[int]:
-    """Inodes of the sockets of a process; empty if its descriptors may not be read."""
-    with suppress(OSError):
-        return frozenset(int(link[8:-1]) for _, link in open_files(folder, MOST_FILES) if link.startswith("socket:["))
-    return frozenset()
-
-
 def _namespace(folder: str) -> int:
     """Inode of the network namespace of a process; 0 if it may not be read."""
     with suppress(OSError):
@@ -229,7 +221,7 @@ def _within(space: int, path: str, make: Callable[[], _Made]) -> _Made | None:
 
 
 def _netlink() -> socket.socket:
-    asked = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG)
+    asked = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG)
     asked.settimeout(0.05)
     return asked
 
@@ -259,7 +251,7 @@ def _dump(asked: socket.socket) -> Iterator[_Answer]:
     """All established TCP connections of the socket's namespace."""
     for family in (socket.AF_INET, socket.AF_INET6):
         request = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << _INFO - 1, 0, _ESTABLISHED) + bytes(48)
-        yield from _answers(asked, _NLMSG.pack(_NLMSG.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request, 0)
+        yield from _answers(asked, _NLMSG.pack(_NLMSG.size + len(request), BY_FAMILY, _DUMP, 1, 0) + request, 0)
 
 
 def _ask(asked: socket.socket, connections: list[_Answer]) -> Iterator[_Answer]:
@@ -267,7 +259,7 @@ def _ask(asked: socket.socket, connections: list[_Answer]) -> Iterator[_Answer]:
     messages = list[bytes]()
     for number, one in enumerate(connections):
         request = _REQUEST.pack(one.family, socket.IPPROTO_TCP, 1 << _INFO - 1, 0, _ESTABLISHED) + one.key
-        messages.append(_NLMSG.pack(_NLMSG.size + len(request), _BY_FAMILY, _ASK, number + 1, 0) + request)
+        messages.append(_NLMSG.pack(_NLMSG.size + len(request), BY_FAMILY, REQUEST, number + 1, 0) + request)
     for at in range(0, len(messages), MOST_CONNECTIONS):
         some = messages[at : at + MOST_CONNECTIONS]
         yield from _answers(asked, b"".join(some), len(some))
@@ -283,9 +275,9 @@ def _answers(asked: socket.socket, request: bytes, count: int) -> Iterator[_Answ
             read += len(data)
             for kind, message in _messages(data):
                 left -= 1
-                if kind == _DONE or (kind == _ERROR and not count):
+                if kind == _DONE or (kind == ERROR and not count):
                     return
-                if kind == _BY_FAMILY and len(message) >= _MESSAGE_BYTES:
+                if kind == BY_FAMILY and len(message) >= _MESSAGE_BYTES:
                     yield _answer(message)
 
 
@@ -301,13 +293,9 @@ def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _answer(message: bytes) -> _Answer:
-    """A connection, by an inet_diag_msg and its attributes (length and type before each)."""
-    at, counters = _MESSAGE_BYTES, None
-    while at + 4 <= len(message):
-        length, kind = struct.unpack_from("=HH", message, at)
-        if kind == _INFO and length >= 4 + _INFO_BYTES and at + length <= len(message):
-            counters = _counters(message[at + 4 : at + length])
-        at += max(4, length + 3 & ~3)
+    """A connection, by an inet_diag_msg and its attributes."""
+    found = (value for kind, value in attributes(message, _MESSAGE_BYTES) if kind == _INFO and len(value) >= _INFO_BYTES)
+    counters = next(map(_counters, found), None)
     return _Answer(int(struct.unpack_from("=I", message, _INODE)[0]), message[0], message[_ID], counters)
 
 
