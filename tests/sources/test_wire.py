@@ -153,6 +153,16 @@ def test_connections_that_come_and_go_never_lower_a_counter(live: Live) -> None:
         assert values == sorted(values)
 
 
+def test_a_namespace_is_left_when_its_ranks_have_ended(live: Live) -> None:
+    """A socket there would keep it alive."""
+    require("net")
+    with ranks("", 0.05) as pids:
+        live.beat()
+        over(live, {*pids}, 0.1)
+        assert len(live.source._wires._asked) == 1
+    live.until(lambda _: not live.source._wires._asked, set())
+
+
 @pytest.mark.parametrize(
     ("family", "own", "names", "wanted"),
     [

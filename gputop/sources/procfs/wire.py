@@ -17,7 +17,7 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address
 from typing import TypeVar
@@ -95,6 +95,7 @@ class Wires:
         ranks = dict(list((known if len(known) > 1 else {pid: one for pid, one in known.items() if _has_peers(one)}).items())[:MOST_RANKS])
         for pid in self._ranks.keys() - ranks.keys():
             self._ranks.pop(pid).process.wire = None
+        self._leave(self._asked.keys() - {rank.space for rank in self._ranks.values()})
         if t_ns >= self._find_ns and ranks:
             self._find(ranks)
             self._find_ns = t_ns + max(FIND_NS, int((time.thread_time_ns() - began_ns) / SHARE))
@@ -105,10 +106,13 @@ class Wires:
 
     def close(self) -> None:
         """Close all sockets."""
-        for asked in self._asked.values():
-            if asked is not None:
+        self._leave({*self._asked})
+
+    def _leave(self, spaces: Collection[int]) -> None:
+        """Close the sockets in network namespaces without ranks: they would keep these namespaces alive."""
+        for space in spaces:
+            if (asked := self._asked.pop(space)) is not None:
                 asked.close()
-        self._asked.clear()
 
     def _find(self, ranks: dict[int, Process]) -> None:
         """Find the ranks' connections; the table is dumped only where a rank has other sockets than before."""
@@ -125,9 +129,9 @@ class Wires:
         for space in stale:
             if (asked := self._socket(space, next(pid for pid, rank in self._ranks.items() if rank.space == space))) is None:
                 continue
-            wanted = {inode: rank for rank in self._ranks.values() if rank.space == space for inode in rank.inodes}
-            found = {one.inode: one for one in _dump(asked) if one.inode in wanted}
             here = [rank for rank in self._ranks.values() if rank.space == space]
+            wanted = frozenset[int]().union(*(rank.inodes for rank in here))
+            found = {one.inode: one for one in _dump(asked) if one.inode in wanted}
             names = self._names(here[0])
             for rank in here:
                 held = [one for inode, one in found.items() if inode in rank.inodes][:MOST_CONNECTIONS]
