@@ -29,16 +29,26 @@ def started(terminal: Terminal) -> Terminal:
     return terminal
 
 
+def paused(terminal: Terminal) -> Terminal:
+    """Pause the screen, and wait until nothing more is written."""
+    terminal.send(" ")
+    terminal.wait_text("PAUSED")
+    terminal.wait_still(1.2)
+    return terminal
+
+
+def moved(terminal: Terminal) -> Terminal:
+    """Wait for many small changes, then pause."""
+    seen = len(terminal.bursts)
+    terminal.wait_for(lambda: len(terminal.bursts) > seen + 30, "many small changes")
+    return paused(terminal)
+
+
 @pytest.mark.parametrize("colours_of", ["", "truecolor"], ids=["terminal's", "painted"])
 @pytest.mark.parametrize(("columns", "lines"), [(160, 48), (80, 24)])
 def test_grown_screen_is_the_drawn_screen(launch: Launch, columns: int, lines: int, colours_of: str) -> None:
     terminal = started(launch(columns=columns, lines=lines, env={"COLORTERM": colours_of}))
-    seen = len(terminal.bursts)
-    terminal.wait_for(lambda: len(terminal.bursts) > seen + 30, "many small changes")
-    terminal.send(" ")
-    terminal.wait_text("PAUSED")
-    terminal.wait_still(1.2)
-    drawn_anew(terminal)
+    drawn_anew(moved(terminal))
 
 
 @pytest.mark.parametrize("look", [(), ("--ascii",), ("--theme", "gputop-night")], ids=" ".join)
@@ -49,12 +59,7 @@ def test_a_heat_map_that_moved_is_the_drawn_map(tmp_path: Path, look: tuple[str,
         try:
             started(terminal)
             terminal.wait_text("z: one as a chart")
-            seen = len(terminal.bursts)
-            terminal.wait_for(lambda: len(terminal.bursts) > seen + 30, "many small changes")
-            terminal.send(" ")
-            terminal.wait_text("PAUSED")
-            terminal.wait_still(1.2)
-            drawn_anew(terminal)
+            drawn_anew(moved(terminal))
         finally:
             terminal.close()
 
@@ -63,16 +68,10 @@ def test_rows_that_come_and_go_leave_nothing_behind(launch: Launch) -> None:
     terminal = started(launch())
     with crowd(1, busy_us=-1, life_s=60) as (hog,):
         terminal.wait_text(f" {hog} ")
-        terminal.send(" ")
-        terminal.wait_text("PAUSED")
-        terminal.wait_still(1.2)
-        looks = drawn_anew(terminal)
+        looks = drawn_anew(paused(terminal))
         terminal.send(" ")
     terminal.wait_for(lambda: f" {hog} " not in terminal.text(), "it is gone")
-    terminal.send(" ")
-    terminal.wait_text("PAUSED")
-    terminal.wait_still(1.2)
-    assert drawn_anew(terminal) != looks
+    assert drawn_anew(paused(terminal)) != looks
 
 
 def drawn_anew(terminal: Terminal) -> list[list[tuple[str, str, str]]]:
