@@ -30,6 +30,9 @@ COMMANDS = {
     "diff": "compare two recordings, before and after a fix",
     "prove": "try a cause: switch it off and on, compare the pace",
     "stacks": "the stacks of stalled processes",
+    "trace": "a torch.profiler trace of a running job, read",
+    "run": "start a job that can be asked for traces",
+    "env": "the same for scripts and pods: lines for a shell",
     "record": "record to a file, for a time or around a command",
     "watch": "report incidents without a screen; exit 3 for CI",
     "replay": "replay a recording, or a stream from standard input",
@@ -50,7 +53,8 @@ COMMANDS = {
     "collect": "write the stream of frames to standard output",
 }
 SELDOM = (  # only named there
-    "stacks", "loader", "watch", "exporter", "mcp", "skill", "pick", "mark", "config", "files", "schema", "completion", "collect",
+    "stacks", "trace", "run", "env", "loader", "watch", "exporter", "mcp", "skill", "pick", "mark", "config", "files", "schema",
+    "completion", "collect",
 )  # fmt: skip
 WATCHING = ("live", "record", "watch", "collect", "prove")  # these watch this machine; they raise their priority before any import
 CONFIGURED = ("live", "demo", "replay", "record", "watch")  # these take defaults from the user's configuration; scripts use the others

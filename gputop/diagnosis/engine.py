@@ -295,10 +295,11 @@ class Engine:
         """Step time of the trainer in the verdict, over the whole stream (only the latest pace if it comes from the GPU's rhythm); without
         trainers, of the last trainer that ended. None if unknown."""
         if self._worst is not None:
-            return self._step_of(self._worst.trainer_pid) or self.verdict.step
+            return self.step_of(self._worst.trainer_pid) or self.verdict.step
         return self._ended
 
-    def _step_of(self, pid: int) -> Step | None:
+    def step_of(self, pid: int) -> Step | None:
+        """A trainer's step, over the whole stream; None where no call of CUDA shows its steps."""
         pace, spent = self._paces.get(pid), self._spent.get(pid)
         return stepclock.split(pace, "CUDA calls", explanation.shares(spent)) if pace is not None and spent else None
 
@@ -341,7 +342,7 @@ class Engine:
         self._lost_gpus.count(unbooked)
         for pid in gone:
             self._settle(pid, self.ledgers)
-            self._ended = self._step_of(pid) or self._ended
+            self._ended = self.step_of(pid) or self._ended
             for known in kept:
                 known.pop(pid, None)
         self._sum_earlier()

@@ -27,6 +27,7 @@ class Command(Reader):
     def __init__(self, argv: list[str]) -> None:
         self.argv = argv
         self._child: subprocess.Popen[bytes] | None = None
+        self._folder: str | None = None  # in which its torch processes can be asked for traces
 
     @property
     def pid(self) -> int:
@@ -49,10 +50,14 @@ class Command(Reader):
             return
         import subprocess
 
+        from gputop.traces.environment import added
+
+        more, self._folder = added(os.environ)
         try:
             with ordinary_priority():
-                self._child = subprocess.Popen(self.argv)
+                self._child = subprocess.Popen(self.argv, env={**os.environ, **more})
         except OSError as error:
+            self.end()
             code = 127 if isinstance(error, FileNotFoundError) else 126  # as shells do
             raise UserError(not_run(error), code=code) from None
         if self.loop.ending.asked:  # a signal came during the start: it is the command's
@@ -84,6 +89,14 @@ class Command(Reader):
     def is_over(self) -> bool:
         return self._child is not None and self._child.poll() is not None
 
+    def end(self) -> None:
+        """Remove the folder, unless the command runs on."""
+        if self._folder is not None and not self.runs:
+            from gputop.traces.environment import remove
+
+            remove(self._folder)
+            self._folder = None
+
     def code(self) -> int:
         """The command's exit code once it has ended, 128 + number after a signal."""
         assert self._child is not None
@@ -94,8 +107,14 @@ class Command(Reader):
         """Stop, or pass the signal to the command: its end stops the loop."""
         if self._child is None or self._child.poll() is not None:
             self.loop.ending.take(number)
-        elif number != signal.SIGINT or not _is_in_foreground(self._child.pid):
-            self._child.send_signal(number)
+        else:
+            pass_on(self._child, number)
+
+
+def pass_on(child: subprocess.Popen[bytes], number: int) -> None:
+    """Send a signal to a child, except a Ctrl-C that it has got from the terminal."""
+    if number != signal.SIGINT or not _is_in_foreground(child.pid):
+        child.send_signal(number)
 
 
 def _is_in_foreground(pid: int) -> bool:

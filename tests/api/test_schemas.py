@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,12 @@ from gputop.recording.reader import Recording
 from gputop.stacks.document import OffCpuWaits
 from gputop.stacks.on_demand import OffCpu, OffCpuStack
 from gputop.stream.snapshot import Snapshots
+from gputop.traces.document import TracedJob, Traces
+from gputop.traces.document import checks as checks_of
+from gputop.traces.reading import read_file
 from tests.alerts.made import alert
 from tests.fleet.nodes import fleet
+from tests.traces.made import kineto, training
 
 KEPT = Path(__file__).with_name("schemas.txt")
 ROOT = Path(__file__).parents[2]
@@ -91,6 +96,9 @@ def real() -> Iterator[tuple[str, bytes]]:
     yield "stacks-off-cpu", msgspec.json.encode(waits)
     yield "prove", msgspec.json.encode(untried("nothing to prove", None, None))
     yield "loader", Sweep("loader", "set", 4, 2, 8.0, (Point(0, 1.5, shares={"idle": 1.0}), Point(2, error="no")), 2, 2, ("a note",)).json()
+    reading = read_file(BytesIO(kineto(training()).encode()), "trace.json")
+    jobs = [TracedJob(7, "train.py", 1.5, reading, checks_of(reading, None)), TracedJob(8, "train.py", 0.0, None, [], "it is stopped")]
+    yield "trace", msgspec.json.encode(Traces(1, jobs))
 
 
 def check(name: str, data: bytes) -> None:

@@ -1,0 +1,94 @@
+"""Take a torch.profiler trace of a running job from outside, and check gputop's verdict by it.
+
+Without PID: the trainers that can be asked. A job is asked only if it was started by `gputop run -- COMMAND`, `gputop record -- COMMAND`
+or after `eval "$(gputop env)"`. With --read only a file is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from gputop.commands.options import WRITER, add_sampling, ask_sudo, duration, leave_root, no_process, number, process_id, runs, stream_argv
+from gputop.system.colour import width_of
+from gputop.system.console import notify, show, write
+from gputop.system.errors import UserError
+
+if TYPE_CHECKING:
+    from gputop.traces.document import TracedJob
+
+EXAMPLES = """examples:
+  gputop run -- python train.py                start a job that can be asked
+  gputop trace                                 ten steps of each trainer that can be asked
+  gputop trace 3821 --seconds 2 --with-stack   which Python lines launch most; stacks cost the job more
+  gputop trace --read trace.json               what a trace says that was taken before
+"""
+MOST_ITERATIONS = 1000
+_READERS = ("gputop.traces", *WRITER)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("pids", type=process_id, nargs="*", metavar="PID", help="processes that launch kernels: trainers, each rank")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--iterations", type=number(), metavar="N", help="about as many steps, by the pace seen (10); 1 s where none is")
+    length.add_argument("--seconds", type=duration("100ms", "60s"), metavar="TIME", help="a time instead of steps, 0.1s to 60s")
+    parser.add_argument("--with-stack", action="store_true", help="Python stacks too: larger files, and the job is slower meanwhile")
+    parser.add_argument("--timeout", type=duration("1s", "1h"), default=60.0, metavar="TIME", help="give up after (60s)")
+    parser.add_argument("-o", "--output", default=".", metavar="DIR", help="folder of the files gputop-trace-PID-TIME.json (here)")
+    parser.add_argument("--read", metavar="FILE", help="read this trace, and ask nobody")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    add_sampling(parser)
+    parser.set_defaults(host=None)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what the traces say. Returns 1 if one of them could not be taken."""
+    from gputop.traces.document import SCHEMA, TracedJob, Traces, lines
+
+    if args.read is not None:
+        if args.pids:
+            raise UserError("--read is for a file: leave the processes out", code=2)
+        from gputop.traces.document import checks
+        from gputop.traces.reading import read
+
+        reading = read(args.read)
+        jobs = [TracedJob(0, os.path.basename(args.read), 0.0, reading, checks(reading, None))]
+    else:
+        jobs = _taken(args)
+    if args.json:
+        import msgspec
+
+        write(msgspec.json.encode(Traces(SCHEMA, jobs)) + b"\n")
+    else:
+        from gputop.findings.text import LEAST_WIDTH, MOST_WIDTH, WIDTH
+
+        show(lines(jobs, width_of(sys.stdout, LEAST_WIDTH, MOST_WIDTH, WIDTH)))
+    return int(any(job.reading is None for job in jobs))
+
+
+def _taken(args: argparse.Namespace) -> list[TracedJob]:
+    from gputop.stream.traced import trace_now
+    from gputop.traces.environment import HOW, waiting
+    from gputop.traces.taking import Wanted
+
+    for pid in args.pids:
+        if not runs(pid):
+            raise UserError(no_process(pid))
+    if (args.iterations or 1) > MOST_ITERATIONS:
+        raise UserError(f"--iterations: at most {MOST_ITERATIONS}", code=2)
+    if not args.pids and not waiting():
+        raise UserError(f"no job here can be asked for a trace: {HOW}")
+    if not os.path.isdir(args.output):
+        raise UserError(f"there is no folder {args.output}")
+    ask_sudo(args)
+    moment = time.strftime("%H%M%S")
+    wanted = Wanted(args.seconds or 1.0, args.with_stack, args.timeout)
+    steps = 0 if args.seconds else args.iterations or 10
+
+    def name_of(pid: int) -> str:
+        return os.path.join(args.output, f"gputop-trace-{pid}-{moment}.json")
+
+    return trace_now(stream_argv(args), args.pids, wanted, steps, name_of, notify, lambda: leave_root(*_READERS))

@@ -1,0 +1,203 @@
+"""The environment in which a torch job can be asked for a trace, and who was started in it.
+
+Kineto reads its variables when torch is imported. They name a folder that belongs to the job's user alone (mode 0700): the job puts a
+socket there, asks a daemon in the same folder once a second whether somebody wants a trace, and writes the trace there. Where no daemon
+listens, which is so nearly always, the job's question fails at once. The abstract socket that Kineto uses without a folder is never used:
+it delays the end of each job by up to 10 s, and any local user may bind it and have the job write files.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from secrets import token_hex
+from socket import socket
+from typing import NamedTuple
+
+from gputop.sources import parse
+from gputop.sources.files import open_files, read_once
+from gputop.stacks.permission import why_not
+from gputop.system.errors import Unavailable, UserError
+from gputop.system.text import clean
+
+FOLDER = "KINETO_IPC_SOCKET_DIR"
+SWITCH = "KINETO_USE_DAEMON"  # any value, "0" as well
+MOST_FOLDER_CHARS = 59  # of its path: Kineto checks only the name of the socket against sun_path's 108 bytes
+CLIENT = "dynoconfigclient"  # a job's socket in the folder; a UUID follows
+_CONFIG = "kineto.conf"
+_ASKS_EACH_S = 1  # ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS: Kineto's default is 5
+_SILENT = "6"  # KINETO_LOG_LEVEL: 5 still prints lines about USDT
+_ENVIRON_BYTES = 1 << 18
+_UNIX_BYTES = 1 << 22  # of /proc/net/unix
+STAT_BYTES = 4096
+_MOST_FILES = 4096  # of a process that are looked through for its socket
+_VARIABLES = frozenset((SWITCH.encode(), FOLDER.encode()))
+HOW = "start it by `gputop run -- COMMAND`, or after `eval \"$(gputop env)\"`"
+
+
+def make_folder(path: str | None = None) -> str:
+    """Make the folder of a job, mode 0700, with Kineto's configuration; returns its path. A folder that is there already is taken if it is
+    the user's alone. UserError where none can be made.
+    """
+    path = os.path.abspath(path) if path else _unused()
+    if len(path) > MOST_FOLDER_CHARS:
+        raise UserError(f"{clean(path)}: a folder for sockets has at most {MOST_FOLDER_CHARS} characters: give a shorter one")
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        folder = _own_folder(path, os.geteuid())
+    except OSError as error:
+        raise UserError(f"cannot make {clean(path)}: {error.strerror}: name another folder") from None
+    except Unavailable as why:
+        raise UserError(f"{clean(path)}: {why.reason}; {why.remedy}") from None
+    try:
+        text = f"ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS={_ASKS_EACH_S}\n".encode()
+        file = os.open(_CONFIG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
+        try:
+            os.write(file, text)
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise UserError(f"cannot write {clean(path)}/{_CONFIG}: {error.strerror}") from None
+    finally:
+        os.close(folder)
+    return path
+
+
+def _unused() -> str:
+    """A path for a new folder: in the user's runtime directory, which ends with the session's last process, or in /tmp."""
+    base = os.environ.get("XDG_RUNTIME_DIR", "")
+    own = os.path.join(base, "gputop") if base.startswith("/") and os.path.isdir(base) else ""
+    if not own or len(own) + 9 > MOST_FOLDER_CHARS:
+        own = f"/tmp/gputop-{os.geteuid()}"
+    return os.path.join(own, token_hex(4))
+
+
+def variables(folder: str) -> dict[str, str]:
+    """The environment for a job whose folder this is."""
+    return {
+        SWITCH: "1", FOLDER: folder, "KINETO_CONFIG": os.path.join(folder, _CONFIG), "KINETO_ONDEMAND_TRACE_DIR": folder,
+        "KINETO_LOG_LEVEL": _SILENT,
+    }  # fmt: skip
+
+
+def added(environ: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
+    """(what a job's environment lacks, the folder that was made for it). Nothing where the user has set Kineto up already."""
+    if SWITCH in environ or FOLDER in environ:
+        return {}, None
+    try:
+        folder = make_folder()
+    except UserError:
+        return {}, None  # the job is not to fail for a trace that nobody asked for yet
+    return variables(folder), folder
+
+
+def remove(folder: str) -> None:
+    """Remove a folder that `make_folder` made, with what jobs left there: sockets, the configuration, traces that nobody took."""
+    with suppress(OSError):
+        for entry in os.scandir(folder):
+            if entry.name.startswith((CLIENT, "gputop-trace-")) or entry.name in (_CONFIG, "dynolog"):
+                os.unlink(entry.path)
+        os.rmdir(folder)
+
+
+class Job(NamedTuple):
+    """A process that may be asked. ``folder``: as the process names it. ``uid``: whose process it is."""
+
+    pid: int
+    folder: str
+    uid: int
+
+
+def job_of(pid: int, root: str = "/") -> Job:
+    """The process, by its environment (/proc/PID/environ). Raises Unavailable with the reason why it cannot be asked."""
+    proc = os.path.join(root, "proc", str(pid))
+    try:
+        uid = os.stat(proc).st_uid
+    except OSError:
+        raise Unavailable(f"process {pid} has ended") from None
+    try:
+        with open(os.path.join(proc, "environ"), "rb") as file:
+            found = parse.environ(file.read(_ENVIRON_BYTES), _VARIABLES)
+    except OSError:
+        raise Unavailable(why_not(pid, root)) from None
+    folder = found.get(FOLDER, "")
+    if SWITCH not in found:
+        raise Unavailable(f"process {pid} was started without Kineto's variables", HOW)
+    if folder.startswith("/") and len(folder) > MOST_FOLDER_CHARS:
+        raise Unavailable(f"the folder of process {pid} has too long a path for sockets", HOW)
+    if not folder.startswith("/"):
+        raise Unavailable(f"process {pid} uses Kineto's shared socket, which any local user may command", f"set {FOLDER}: {HOW}")
+    return Job(pid, folder, uid)
+
+
+@contextmanager
+def opened(job: Job, root: str = "/") -> Iterator[int]:
+    """A descriptor of the job's folder, in the job's mount namespace. Raises Unavailable where it is missing or not the user's alone."""
+    own = os.path.join(root, "proc", str(job.pid), "root")
+    try:
+        folder = _own_folder(own + job.folder, job.uid)
+    except OSError as error:
+        raise Unavailable(f"the folder of process {job.pid}, {clean(job.folder)}: {error.strerror}", HOW) from None
+    try:
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def _own_folder(path: str, uid: int) -> int:
+    """A descriptor of the folder. Raises Unavailable unless it is this user's alone, OSError where it cannot be opened."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    seen = os.fstat(folder)
+    if seen.st_uid != uid or stat.S_IMODE(seen.st_mode) & 0o077:
+        os.close(folder)
+        raise Unavailable("the folder belongs to another user, or is open to others", "chmod 700 it, or name another one")
+    return folder
+
+
+def bind_within(job: Job, listener: socket, path: str) -> None:
+    """Bind a socket to a path of the job's mount namespace, by exactly this name. Raises OSError."""
+    own = f"/proc/{job.pid}/root"
+    if os.path.samestat(os.stat(own), os.stat("/")):
+        listener.bind(path)
+        return
+    child = os.fork()  # only a process may have a root of its own, and the name of a socket is the path that was bound
+    if not child:
+        try:
+            os.chroot(own)
+            listener.bind(path)
+            os._exit(0)
+        except OSError as error:
+            os._exit(min(error.errno or errno.EIO, 255))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code:
+        raise OSError(abs(code), os.strerror(abs(code)))
+
+
+def waiting(root: str = "/") -> list[int]:
+    """Pids of the processes that hold a socket on which Kineto waits for an answer (/proc/net/unix, /proc/PID/fd); forked children hold it,
+    too, and are left out."""
+    wanted = set()
+    for line in (read_once(os.path.join(root, "proc/net/unix"), _UNIX_BYTES) or b"").splitlines():
+        words = line.split()
+        if len(words) >= 8 and os.path.basename(words[7]).startswith(CLIENT.encode()):
+            wanted.add(f"socket:[{words[6].decode(errors='replace')}]")
+    holders: dict[str, tuple[int, int]] = {}  # socket -> (start, pid) of who made it: of all that hold it the eldest
+    for name in os.listdir(os.path.join(root, "proc")) if wanted else ():
+        folder = os.path.join(root, "proc", name, "")
+        for link in _sockets(folder) & wanted if name.isdigit() else ():
+            with suppress(ValueError, IndexError):  # it has ended
+                started = parse.stat(read_once(folder + "stat", STAT_BYTES) or b"").start_ticks
+                holders[link] = min(holders.get(link, (sys.maxsize, 0)), (started, int(name)))
+    return sorted({pid for _, pid in holders.values()})
+
+
+def _sockets(folder: str) -> set[str]:
+    with suppress(OSError):
+        return {link for _, link in open_files(folder, _MOST_FILES)}
+    return set()

@@ -1,0 +1,226 @@
+"""Traces of running jobs: asked for, waited for, and moved to where the user wants them."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from secrets import token_hex
+
+from msgspec import Struct
+
+from gputop.sources import parse
+from gputop.sources.files import read_once
+from gputop.system.errors import Unavailable, UserError
+from gputop.system.output import create
+from gputop.traces.environment import STAT_BYTES, Job, job_of, opened
+from gputop.traces.events import MOST_BYTES, Events
+from gputop.traces.kineto import Asked, Desk, config
+
+PREFIX = "gputop-trace-"  # of a file in a job's folder
+ASKS_WITHIN_S = 7.0  # s: a job asks each second, or by Kineto's default each 5 s
+ALL_START_S = 2.0  # s from the first answer to the begin of a trace by time: by then each rank has asked
+_LOOK_S = 0.05  # s between looks for a finished file
+_PIECE_BYTES = 1 << 20
+_EMPTY_BYTES = 1 << 13  # of a file without events, at most: torch 2.13 writes 900
+MOST_TRIES = 3
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class Wanted(Struct, frozen=True):
+    """What is asked for. ``seconds``: how long the trace is."""
+
+    seconds: float = 1.0
+    with_stack: bool = False
+    timeout_s: float = 60.0  # from the answer to the whole file
+
+
+class Taken(Struct, frozen=True):
+    """One job's trace: its file, or why there is none and what to do."""
+
+    pid: int
+    file: str | None
+    took_s: float
+    error: str | None = None
+
+
+class _Case:
+    """One job that is asked. ``state`` goes from ``waits`` over ``told`` and ``runs`` to ``ended``."""
+
+    def __init__(self, job: Job, folder: int, desk: Desk, mark: str) -> None:
+        self.job, self.folder, self.desk, self.mark = job, folder, desk, mark
+        self.state = "waits"
+        self.told_s = 0.0
+        self.was_busy = False
+        self.tries = 0
+        self.result: Taken | None = None
+
+    def found(self) -> str | None:
+        """The name of the finished file in the job's folder."""
+        with suppress(OSError):
+            for name in os.listdir(self.folder):
+                if name.startswith(self.mark) and name.endswith(".json"):
+                    return name
+        return None
+
+
+def take(pids: Iterable[int], wanted: Wanted, name_of: Callable[[int], str], notify: Callable[[str], None] = lambda _: None) -> list[Taken]:
+    """Ask each process for a trace, and wait. ``name_of``: pid to the path of a new file. One answer a process, in their order; nothing is
+    raised for a job that cannot be asked or does not answer. Raises UserError for a file that cannot be written.
+    """
+    began_s, mark = time.monotonic(), f"{PREFIX}{token_hex(4)}"
+    done: dict[int, Taken] = {}
+    cases: dict[int, _Case] = {}
+    chosen = list(dict.fromkeys(pids))
+    with ExitStack() as stack:
+        desks: dict[tuple[int, int], tuple[int, Desk]] = {}
+        for pid in chosen:
+            found = _begun(pid, desks, mark, stack)
+            if isinstance(found, Taken):
+                done[pid] = found
+            else:
+                cases[pid] = found
+        if cases:
+            _attend(cases, {desk.fileno(): desk for _, desk in desks.values()}, wanted, mark, began_s, notify)
+        for pid, case in cases.items():
+            name = case.found()
+            took_s = round(time.monotonic() - began_s, 2)
+            done[pid] = Taken(pid, _moved(case, name, name_of(pid)), took_s) if name else (case.result or _silent(case, took_s))
+    return [done[pid] for pid in chosen]
+
+
+def _begun(pid: int, desks: dict[tuple[int, int], tuple[int, Desk]], mark: str, stack: ExitStack) -> _Case | Taken:
+    """The case of a process, at the desk of its folder, which is opened once; or why there is none."""
+    try:
+        job = job_of(pid)
+        folder = stack.enter_context(opened(job))
+        seen = os.fstat(folder)
+        if (key := (seen.st_dev, seen.st_ino)) not in desks:
+            desks[key] = folder, stack.enter_context(Desk(job, folder))
+    except Unavailable as why:
+        return Taken(pid, None, 0.0, f"{why.reason}: {why.remedy}" if why.remedy else why.reason)
+    return _Case(job, *desks[key], f"{mark}-{pid}_")
+
+
+def _attend(
+    cases: dict[int, _Case], desks: dict[int, Desk], wanted: Wanted, mark: str, began_s: float, notify: Callable[[str], None]
+) -> None:
+    """Answer questions until each case has ended."""
+    poller = select.poll()
+    for number in desks:
+        poller.register(number, select.POLLIN)
+    start_unix_ms = 0
+    while any(case.state != "ended" for case in cases.values()):
+        poller.poll(1000 * _LOOK_S)
+        for desk in desks.values():
+            while (asked := desk.next()) is not None:
+                case = cases.get(asked.pid)
+                if case is None or case.state == "ended" or asked.uid != case.job.uid:
+                    desk.answer(asked)
+                    continue
+                if case.state == "waits" and asked.idle and not start_unix_ms and len(cases) > 1:
+                    start_unix_ms = round(1000 * (time.time() + ALL_START_S))
+                _hear(case, asked, wanted, mark, start_unix_ms, notify)
+        now = time.monotonic()
+        for case in cases.values():
+            _check(case, now, began_s, wanted)
+
+
+def _hear(case: _Case, asked: Asked, wanted: Wanted, mark: str, start_unix_ms: int, notify: Callable[[str], None]) -> None:
+    """Take one question of a job: it gets the configuration once, as soon as it is idle."""
+    if case.state == "waits" and asked.idle:
+        file = f"{case.job.folder}/{mark}-{case.job.pid}.json"
+        text = config(file, wanted.seconds, 0 if case.tries else start_unix_ms, wanted.with_stack)
+        if case.desk.answer(asked, text):
+            case.state, case.told_s = "told", time.monotonic()
+            case.tries += 1
+        return
+    case.desk.answer(asked)
+    if case.state == "waits":
+        if not case.was_busy:
+            notify(f"process {case.job.pid}: its own torch.profiler is at work, and goes first")
+        case.was_busy = True
+    elif not asked.idle:
+        case.state = "runs"
+    elif case.state == "runs" and case.found() is None:
+        _end(case, "the trace was given up by torch: the script's own torch.profiler goes first")
+
+
+def _check(case: _Case, now: float, began_s: float, wanted: Wanted) -> None:
+    """End a case whose file is there, whose process has ended, or who has waited too long."""
+    if case.state == "ended":
+        return
+    if (name := case.found()) is not None:
+        if case.tries < MOST_TRIES and _is_empty(case, name):
+            os.unlink(name, dir_fd=case.folder)
+            case.state = "waits"
+            return
+        case.state = "ended"
+    elif _state(case.job.pid) in ("", "Z", "X"):
+        _end(case, "the process has ended before its trace was whole")
+    elif case.state == "waits" and not case.tries and now - began_s > (wanted.timeout_s if case.was_busy else ASKS_WITHIN_S):
+        _end(case, "its own torch.profiler is still at work" if case.was_busy else _why_silent(case.job.pid))
+    elif case.told_s and now - case.told_s > wanted.timeout_s + wanted.seconds:
+        _end(case, f"no trace within {wanted.timeout_s:g} s: ask for a shorter one, by --seconds")
+
+
+def _is_empty(case: _Case, name: str) -> bool:
+    """True for a trace without events: the first one of a process may end while Kineto still prepares itself."""
+    with suppress(OSError), open(os.open(name, _READ, dir_fd=case.folder), "rb") as file:
+        if os.fstat(file.fileno()).st_size <= _EMPTY_BYTES:
+            return next(iter(Events(file)), None) is None
+    return False
+
+
+def _end(case: _Case, why: str) -> None:
+    case.state = "ended"
+    case.result = Taken(case.job.pid, None, round(time.monotonic() - case.told_s, 2) if case.told_s else 0.0, why)
+
+
+def _silent(case: _Case, took_s: float) -> Taken:
+    return Taken(case.job.pid, None, took_s, "its trace is not there")
+
+
+def _why_silent(pid: int) -> str:
+    """Why a job that has the variables does not ask."""
+    if _state(pid) in ("T", "t"):
+        return "it is stopped: let it go on first (kill -CONT)"
+    return f"it has asked for nothing within {ASKS_WITHIN_S:g} s: it has not imported torch, or holds the interpreter"
+
+
+def _state(pid: int) -> str:
+    """The state letter of a process; empty once it has ended."""
+    with suppress(ValueError):
+        return parse.state(read_once(f"/proc/{pid}/stat", STAT_BYTES) or b"")
+    return ""
+
+
+def _moved(case: _Case, name: str, path: str) -> str:
+    """Move the finished file to ``path``, a new one. Raises UserError."""
+    try:
+        source = os.open(name, _READ, dir_fd=case.folder)
+    except OSError as error:
+        raise UserError(f"cannot read the trace of process {case.job.pid}: {error.strerror}") from None
+    try:
+        seen = os.fstat(source)
+        if not stat.S_ISREG(seen.st_mode) or seen.st_uid != case.job.uid or seen.st_size > MOST_BYTES:
+            raise UserError(f"the trace of process {case.job.pid} is no file of its own, or is larger than {MOST_BYTES >> 20} MiB")
+        target = create(path)
+        try:
+            while piece := os.read(source, _PIECE_BYTES):
+                while piece:
+                    piece = piece[os.write(target, piece) :]
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(path)
+            raise UserError(f"cannot write {path}: {error.strerror}") from None
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)
+        with suppress(OSError):
+            os.unlink(name, dir_fd=case.folder)
+    return path

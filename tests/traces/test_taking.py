@@ -1,0 +1,234 @@
+"""Traces that are asked of processes which speak Kineto's protocol, of hostile ones, and of a real torch training."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gputop.system.errors import Unavailable, UserError
+from gputop.traces import environment, taking
+from gputop.traces.kineto import Desk
+from gputop.traces.reading import read
+from gputop.traces.taking import Taken, Wanted, take
+from tests.require import require
+from tests.traces.made import kineto, training, write
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAIN = """
+import os, time, torch
+from torch.utils.data import DataLoader, Dataset
+class Slow(Dataset):
+    def __len__(self): return 10**6
+    def __getitem__(self, i): time.sleep(0.01); return torch.randn(32)
+model = torch.nn.Linear(32, 8); opt = torch.optim.SGD(model.parameters(), 0.1)
+for x in DataLoader(Slow(), 4, num_workers=1):
+    opt.zero_grad(); model(x).sum().backward(); opt.step(); time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    """A job's folder, with a short path."""
+    path = environment.make_folder(f"/tmp/gputop-test-{os.getpid()}-{uuid.uuid4().hex[:6]}")
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    return write(tmp_path / "whole.json", kineto(training()))
+
+
+@contextmanager
+def job(folder: str, trace: str, how: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A process that can be asked; killed at the end."""
+    child = subprocess.Popen([sys.executable, "-m", "tests.traces.job", trace, how], cwd=ROOT, stdout=subprocess.PIPE, text=True,
+                             env={**os.environ, **environment.variables(folder)})  # fmt: skip
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+
+
+def asked(pids: list[int], tmp_path: Path, **wanted: float) -> list[Taken]:
+    """Ask for short traces."""
+    return take(pids, Wanted(**{"seconds": 0.1, "timeout_s": 30.0, **wanted}), lambda pid: str(tmp_path / f"taken-{pid}.json"))
+
+
+def test_each_rank_gives_its_trace(folder: str, trace: str, tmp_path: Path) -> None:
+    with job(folder, trace) as one, job(folder, trace, "empty-first") as two:
+        assert {one.pid, two.pid} <= set(environment.waiting())
+        found = asked([one.pid, two.pid], tmp_path)
+    assert [(each.pid, each.error) for each in found] == [(one.pid, None), (two.pid, None)]
+    for each in found:
+        assert each.file is not None
+        assert read(each.file).steps == 10
+        assert stat.S_IMODE(os.stat(each.file).st_mode) == 0o600
+    assert not [name for name in os.listdir(folder) if name.startswith(("dynolog", taking.PREFIX))]
+
+
+def test_a_profiler_of_the_scripts_own_goes_first(folder: str, trace: str, tmp_path: Path) -> None:
+    with job(folder, trace, "busy") as one:
+        assert asked([one.pid], tmp_path)[0].error is None
+
+
+@pytest.mark.parametrize(("how", "why"), [("cancels", "given up"), ("dies", "has ended")])
+def test_a_job_that_does_not_deliver_has_a_reason(folder: str, trace: str, tmp_path: Path, how: str, why: str) -> None:
+    with job(folder, trace, how) as one:
+        assert why in str(asked([one.pid], tmp_path)[0].error)
+
+
+def test_a_silent_or_stopped_job_has_a_reason(folder: str, trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taking, "ASKS_WITHIN_S", 0.5)
+    with job(folder, trace, "silent") as one, job(folder, trace) as two:
+        two.send_signal(signal.SIGSTOP)
+        found = asked([one.pid, two.pid], tmp_path)
+    assert "asked for nothing" in str(found[0].error)
+    assert "stopped" in str(found[1].error)
+
+
+def test_a_process_without_the_variables_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    plain = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    shared = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, "KINETO_USE_DAEMON": "1"})
+    try:
+        found = asked([plain.pid, shared.pid], tmp_path)
+    finally:
+        for child in (plain, shared):
+            child.communicate(b"\n")
+    assert "gputop run" in str(found[0].error)
+    assert "any local user" in str(found[1].error)
+
+
+def test_hostile_datagrams_change_nothing(folder: str, trace: str, tmp_path: Path) -> None:
+    random.seed(3)
+    hostile = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    hostile.setblocking(False)
+    hostile.bind(f"{folder}/dynoconfigclient{uuid.uuid4()}")
+    unnamed = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    unnamed.setblocking(False)
+    with job(folder, trace) as one:
+        own = environment.job_of(one.pid)
+        with environment.opened(own) as descriptor, Desk(own, descriptor) as desk:
+            sent = 0
+            for i in range(1000):
+                data = random.randbytes(random.choice([0, 1, 39, 40, 41, 56, 60, 4000, 70_000]))
+                if i % 3 == 0:
+                    data = (len(data)).to_bytes(8, sys.byteorder) + b"req".ljust(32, b"\0") + data
+                try:
+                    (hostile if i % 2 else unnamed).sendto(data, f"{folder}/dynolog")
+                    sent += 1
+                except OSError:
+                    pass
+                while (asked_ := desk.next()) is not None:
+                    assert asked_.pid in (one.pid, os.getpid())
+                    desk.answer(asked_)
+            assert sent > 500
+            assert desk.refused > 400
+        assert asked([one.pid], tmp_path)[0].error is None
+
+
+def test_a_socket_that_a_killed_program_left_is_replaced_and_a_live_one_is_not(folder: str, trace: str, tmp_path: Path) -> None:
+    left = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    left.bind(f"{folder}/dynolog")
+    with job(folder, trace) as one:
+        assert "another program answers" in str(asked([one.pid], tmp_path)[0].error)
+        left.close()
+        assert asked([one.pid], tmp_path)[0].error is None
+
+
+def test_a_folder_that_others_may_enter_is_refused(folder: str, trace: str, tmp_path: Path) -> None:
+    with job(folder, trace) as one:
+        os.chmod(folder, 0o755)
+        assert "open to others" in str(asked([one.pid], tmp_path)[0].error)
+        with pytest.raises(UserError, match="open to others"):
+            environment.make_folder(folder)
+        os.chmod(folder, 0o700)
+        os.rename(folder, f"{folder}x")
+        os.symlink(f"{folder}x", folder)
+        try:
+            assert asked([one.pid], tmp_path)[0].error is not None
+        finally:
+            os.unlink(folder)
+            os.rename(f"{folder}x", folder)
+
+
+def test_a_finished_file_that_is_a_link_is_not_followed(folder: str, tmp_path: Path) -> None:
+    secret = write(tmp_path / "secret", "x")
+    case = taking._Case(environment.Job(os.getpid(), folder, os.getuid()), os.open(folder, os.O_RDONLY), None, "gputop-trace-1")  # type: ignore[arg-type]
+    os.symlink(secret, f"{folder}/gputop-trace-1_5.json")
+    with pytest.raises(UserError, match="cannot read the trace"):
+        taking._moved(case, "gputop-trace-1_5.json", str(tmp_path / "out.json"))
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_run_leaves_no_folder_and_passes_the_exit_code_on() -> None:
+    command = [sys.executable, "-m", "gputop", "run", "--", sys.executable, "-c",
+               "import os, sys; print(os.environ['KINETO_IPC_SOCKET_DIR']); sys.exit(7)"]  # fmt: skip
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("KINETO")}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, cwd=ROOT, check=False, timeout=120)
+    assert done.returncode == 7
+    assert not os.path.exists(done.stdout.strip())
+
+
+def test_env_prints_what_a_shell_can_take() -> None:
+    path = f"/tmp/gputop-env-{os.getpid()}"
+    script = f'eval "$({sys.executable} -m gputop env --folder {path})"; echo $KINETO_CONFIG; cat $KINETO_CONFIG'
+    try:
+        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, cwd=ROOT, check=True, timeout=120)
+        assert done.stdout.split() == [f"{path}/kineto.conf", "ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS=1"]
+    finally:
+        environment.remove(path)
+    assert not os.path.exists(path)
+
+
+def test_a_path_too_long_for_sockets_is_refused() -> None:
+    with pytest.raises(UserError, match="at most 59"):
+        environment.make_folder("/tmp/" + "x" * 60)
+
+
+def test_a_real_training_gives_its_trace_and_goes_on(folder: str, tmp_path: Path) -> None:
+    require("torch")
+    program = write(tmp_path / "train.py", TRAIN)
+    child = subprocess.Popen([sys.executable, program], env={**os.environ, **environment.variables(folder)})
+    try:
+        deadline = time.monotonic() + 120
+        while child.pid not in environment.waiting():
+            assert time.monotonic() < deadline
+            assert child.poll() is None
+            time.sleep(0.1)
+        [found] = asked([child.pid], tmp_path, seconds=1.0, timeout_s=90.0)
+        assert found.error is None, found.error
+        assert found.file is not None
+        said = read(found.file, child.pid)
+        assert child.poll() is None
+    finally:
+        child.kill()
+        child.wait()
+    assert said.steps >= 1
+    assert 10 < said.loader_wait_pct < 90
+    assert said.missing["kernels"]
+    assert json.loads(Path(found.file).read_text())["traceEvents"]
+
+
+def test_a_process_that_has_ended_is_named() -> None:
+    child = subprocess.Popen(["true"])
+    child.wait()
+    with pytest.raises(Unavailable, match="has ended"):
+        environment.job_of(child.pid)
