@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MOST_ROOMS = 36  # the latest: `traces`, what torch itself says
-MOST_ARROWS = 184  # the collector writes streams (`recording`); everybody names `findings`, what was found, next to `model`; the latest 8: `traces`
+MOST_ARROWS = 184  # the collector writes streams (`recording`), everybody names `findings` next to `model`; the latest 8: `traces`
 
 
 def _module_files(root: Path) -> dict[str, Path]:
