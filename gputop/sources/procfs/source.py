@@ -3,7 +3,7 @@
 Trainers and workers (`Beat.hot`) are read in every tick and per thread; if there are more than `FEW`, some times a second, and up to `FEW`
 trainers among them twice as often as the rest. Other processes are read about once a second, spread over the ticks; kernel threads that
 rest every three seconds. New processes are found by the pids that the kernel gave out since the last tick (/proc/loadavg), and by listing
-/proc once a second.
+/proc once a second. A new process is read once it has lived for `YOUNG_NS`.
 
 Reading takes at most `READ_SHARE` of a tick; processes left over are read in the next ticks, longest waiting first.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 
 from gputop.model.frame import Frame, SourceState
 from gputop.model.stream import CAPABILITY, HIDDEN, HIDEPID, NAMESPACE, OTHERS
@@ -29,6 +30,7 @@ from gputop.sources.procfs.wire import Wires
 from gputop.system.privilege import in_initial_pid_namespace, may_ptrace
 
 GIVEN_MOST = 64  # new pids that are looked at one by one; if there are more, /proc is listed, 0.5 ms per 1,000 processes
+YOUNG_NS = 250_000_000  # ns of life before a process is read: the first reading takes 0.25 ms, and most of a shell's children live shorter
 LIST_EVERY_NS = 200_000_000  # ns between two such lists
 LIST_AT_LEAST_NS = 1_000_000_000  # ns after which /proc is listed in any case
 CROWD_LOOKS_PER_S = 2.5  # readings of a trainer or worker if there are more than `FEW`, as often as the probes' maps are read
@@ -94,6 +96,7 @@ class ProcfsSource:
         self._names: set[str] = set()  # the entries of /proc when it was listed last
         self._listed_ns = -LIST_AT_LEAST_NS
         self._last_pid = -1
+        self._given: deque[tuple[int, range]] = deque()  # (when, pids that the kernel gave out), not looked at yet
         self._loadavg = KeptFile(self._proc, "loadavg", 128, self._pool)
         self._stat = KeptFile(self._proc, "stat", STAT_BYTES, self._pool)
         self._busy_ns: int | None = None  # of all CPUs, a second ago
@@ -254,11 +257,13 @@ class ProcfsSource:
         if age < LIST_AT_LEAST_NS:
             given = last_pid - self._last_pid
             if 0 <= given <= GIVEN_MOST:
+                self._given.append((tick.t_ns, range(last_pid - given + 1, last_pid + 1)))
                 self._last_pid = last_pid
-                return self._born_among(range(last_pid - given + 1, last_pid + 1))
+                return self._grown_up(tick.t_ns)
             if age < LIST_EVERY_NS:
                 return {}
         self._listed_ns, self._last_pid = tick.t_ns, last_pid
+        self._given.clear()
         return self._list_all(frame)
 
     def _newest_pid(self) -> int:
@@ -268,8 +273,11 @@ class ProcfsSource:
         except (OSError, ValueError):
             return -1
 
-    def _born_among(self, pids: range) -> dict[int, Process]:
-        """New processes among the pids. Some pids are threads: their status has another Tgid."""
+    def _grown_up(self, t_ns: int) -> dict[int, Process]:
+        """New processes among the pids that were given out long enough ago. Some pids are threads: their status has another Tgid."""
+        pids: list[int] = []
+        while self._given and t_ns - self._given[0][0] >= YOUNG_NS:
+            pids += self._given.popleft()[1]
         own = [pid for pid in pids if parse.status_line(read_once(f"{self._proc}{pid}/status", 512) or b"", b"Tgid") == b"%d" % pid]
         born = {pid: self._adopt(pid) for pid in own if pid not in self._processes}
         self._names.update(map(str, born))
