@@ -57,6 +57,7 @@ from gputop.model.roles import MANAGER, Role
 MIDDLE_NS = WINDOW_NS // 2
 MOST_LEDGERS = 512  # trainers with a ledger of their own, about 0.5 MB; beyond, the earliest ended are summed up (a choice)
 MANY = 16  # trainers and workers; with more, feeds come once a second
+CROWD = 16  # jobs; with more, each of which costs 0.5 ms (measured), feeds come every two seconds
 
 
 class _GpuTime(NamedTuple):
@@ -163,7 +164,7 @@ class Engine:
     @property
     def pace_ns(self) -> int:
         """The time from one feed to the next, ns."""
-        return FEED_EVERY_NS if len(self.states) <= MANY else 2 * FEED_EVERY_NS
+        return FEED_EVERY_NS if len(self.states) <= MANY else (2 if len(self.standing) <= CROWD else 4) * FEED_EVERY_NS
 
     def is_due(self, t_ns: int, every_ns: int) -> bool:
         """True if ``t_ns`` lies in another stretch of the clock than the last feed; each stretch has ``every_ns``."""

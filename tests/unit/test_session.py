@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 import msgspec
 import pytest
 
-from gputop.diagnosis.engine import MANY
+from gputop.diagnosis.engine import CROWD, MANY
 from gputop.findings.verdict import ProcState, Verdict
 from gputop.model.frame import Frame, Gpu, GpuProc, Header, Mark, Probes, ProcInfo, ProcSample, SchedThread, Stack
 from gputop.model.roles import COMPILES
@@ -16,6 +18,9 @@ from gputop.tui.draw.view import View
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes_fed import outrun_actors
 from tests.unit.diagnosis.scene import ON_CPU, Proc
+
+if TYPE_CHECKING:
+    from gputop.diagnosis.symptoms import Standing
 
 SECOND = 1_000_000_000
 
@@ -161,6 +166,16 @@ def test_a_state_stands_until_the_next_feed_of_a_crowd() -> None:
     for seq in range(40, 48):
         session.history.tick(10**9 + seq * 10**8)
     assert word_of(session.state_at(1, 10**9 + 47 * 10**8))[0] == "blocked"
+
+
+@pytest.mark.parametrize(
+    ("processes", "jobs", "seconds"), [(MANY, MANY, 0.5), (MANY + 1, 1, 1), (5 * CROWD, CROWD, 1), (5 * CROWD, CROWD + 1, 2)]
+)
+def test_the_more_there_is_to_judge_the_longer_are_the_pauses(processes: int, jobs: int, seconds: float) -> None:
+    engine = Session().engine
+    engine.states = {pid: ProcState(pid, "blocked") for pid in range(processes)}
+    engine.standing = dict.fromkeys(range(jobs), cast("Standing", None))
+    assert engine.pace_ns == seconds * SECOND
 
 
 @pytest.mark.parametrize(("at", "direction", "found"), [(0, 1, 1), (10, 1, 2), (10, -1, None), (40, -1, 2), (45, -1, 3), (45, 1, None)])
