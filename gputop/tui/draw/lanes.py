@@ -7,7 +7,7 @@ leaves an eighth of a row free, so that no lane touches the one above it. Cells 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import groupby
 from math import ceil, isnan, log10
@@ -150,10 +150,15 @@ def ruler(session: Session, axis: Axis, end_unix_s: float | None, label: str) ->
 
 
 def incident_cells(session: Session, axis: Axis) -> tuple[tuple[int, int], ...]:
-    """(first, last) cell of each incident in sight; one that goes on has no last cell."""
+    """(first, last) cell of each stretch in sight with an incident, in order; one that goes on has no last cell."""
     known = [one for one in session.engine.incidents if one.severity != "info"]
     cells = [(one.start_ns // axis.cell_ns, UNENDED if one.end_ns is None else one.end_ns // axis.cell_ns) for one in known]
-    return tuple((first, last) for first, last in cells if last >= axis.first and first <= axis.last)
+    stretches: list[tuple[int, int]] = []
+    for first, last in sorted((first, last) for first, last in cells if last >= axis.first and first <= axis.last):
+        if stretches and first <= stretches[-1][1] + 1:
+            first, last = stretches[-1][0], max(last, stretches.pop()[1])
+        stretches.append((first, last))
+    return tuple(stretches)
 
 
 def fold(found: list[Lane], session: Session) -> tuple[list[Lane], str]:
@@ -315,25 +320,24 @@ class LaneDrawer:
         """(the scale, row from below -> the threshold in it, the cells of each row, the upper row first)."""
         scale = self._scale(lane, history, axis)
         guides = _guides(lane.field, scale, rows)
-        return scale, guides, [with_cursor(row, cursor) for row in self._rows_of(lane, rows, history, axis, scale, guides, within)]
+        shown = self._rows_of(lane, rows, history, axis, scale, guides)
+        return scale, guides, [with_cursor(shaded(row, within, axis), cursor) for row in shown]
 
     def _rows_of(
-        self, lane: Lane, rows: int, history: History, axis: Axis, scale: tuple[float, float], guides: dict[int, Guide],
-        within: tuple[tuple[int, int], ...],
+        self, lane: Lane, rows: int, history: History, axis: Axis, scale: tuple[float, float], guides: dict[int, Guide]
     ) -> list[list[Span]]:  # fmt: skip
         """Cells of all rows, the upper row first. A column's values are read once for all rows."""
         newest = history.times[-1] // axis.cell_ns if history.times else 0
-        shape = (scale, history.trimmed, within)
+        shape = (scale, history.trimmed)
         recent = max(2, 1 + ceil(_spans_ns(lane.field, history, axis.cell_ns) / axis.cell_ns))
-        columns: dict[int, tuple[int, str, str]] = {}  # number of a cell -> its height, its colour, the end of its meanings
+        columns: dict[int, tuple[int, str]] = {}  # number of a cell -> its height, its colour
 
         def make_cell(k: int, row: int, empty: Span) -> Span:
             if k not in columns:
-                shade = SHADED if any(first <= k <= last for first, last in within) else ""
-                columns[k] = *column(lane, history, k * axis.cell_ns, axis.cell_ns, scale, 8 * rows - 1), shade
-            eighths, style, shade = columns[k]
+                columns[k] = column(lane, history, k * axis.cell_ns, axis.cell_ns, scale, 8 * rows - 1)
+            eighths, style = columns[k]
             eighths -= 8 * row
-            return (BARS[min(8, eighths)], style + shade) if eighths > 0 else (empty[0], empty[1] + shade)
+            return (BARS[min(8, eighths)], style) if eighths > 0 else empty
 
         out = []
         for row in range(rows - 1, -1, -1):
@@ -475,6 +479,23 @@ def short(value: float, digits: int = 0) -> str:
 def merge(cells: list[Span]) -> list[Span]:
     """Neighbours of one colour as one span."""
     return [("".join(text for text, _ in group), style) for style, group in groupby(cells, key=itemgetter(1))]
+
+
+def shaded(spans: list[Span], within: Sequence[tuple[int, int]], axis: Axis) -> list[Span]:
+    """The spans with the cells ``within`` incidents shaded. Incidents begin, grow and end: the cells that are kept know nothing of them."""
+    if not within:
+        return spans
+    out: list[Span] = []
+    k = axis.first
+    for text, style in spans:
+        end = k + len(text)
+        while k < end:
+            is_in = any(first <= k <= last for first, last in within)
+            ends = [last + 1 if is_in else first for first, last in within]
+            until = min((at for at in ends if k < at), default=end)
+            out.append((text[k - end :][: until - k], style + SHADED if is_in else style))
+            k = min(until, end)
+    return out
 
 
 def with_cursor(spans: list[Span], column: int | None) -> list[Span]:
