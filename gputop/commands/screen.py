@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from gputop.tui.feed import ScreenSettings
 
 _LIGHT = "gputop-light"  # the theme of --light
-LEAST_S, MOST_S = 0.25, 0.5  # s between two readings of the stream: about a column of the lanes, within these bounds
+COLUMNS = 2  # columns of the lanes that one drawing adds: what a drawing costs is mostly the same whatever it adds
+LEAST_S, MOST_S = 0.25, 1.0  # s between two readings of the stream, each with a drawing
 
 
 def add_looks(parser: argparse.ArgumentParser) -> None:
@@ -101,4 +102,4 @@ class Pacer:
             return 0.0
         self.app.on_news()
         view = self.app.context.view
-        return min(max(LEAST_S, view.window_s / max(1, view.cells)), MOST_S)
+        return min(max(LEAST_S, COLUMNS * view.window_s / max(1, view.cells)), MOST_S)

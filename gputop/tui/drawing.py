@@ -32,7 +32,7 @@ from gputop.tui.panels import (
 )
 from gputop.tui.widgets import Painter
 
-ROWS_EVERY_S = 0.9  # s between two readings of the table's rows while live
+ROWS_EVERY_S = 0.8  # s between two readings of the table's rows while live
 NUMBERS_EVERY_S = 0.7  # s between two drawings of numbers: faster ones cannot be read
 LIVE_WAKE_S = 1.0  # s without news after which the screen is drawn: notes end, and the stream may
 REPLAY_WAKE_S = 0.45  # s between two drawings of a replay: about the pace of a live screen at 160 columns, whose bytes are as many

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
+from msgspec.structs import replace
 
 from gputop.commands.live import _begin_as_left
+from gputop.commands.screen import Pacer
 from gputop.findings.verdict import CAUSES, Verdict
 from gputop.model.fields import FIELDS, STEPS
 from gputop.model.frame import SECOND_NS
@@ -36,6 +40,9 @@ from gputop.tui.widgets import Scrolled
 from tests.tui import scene
 from tests.tui.conftest import MakeApp
 from tests.tui.test_dashboard import part
+
+if TYPE_CHECKING:
+    from gputop.tui.app import GputopApp
 
 TICK = 100_000_000
 CELL = 5 * TICK
@@ -243,6 +250,26 @@ def test_cells_in_an_incident_are_shaded_as_is_the_ruler_and_moving_gives_the_sa
     assert "now" in told, "a time stays readable"
     assert {style for text, style in ruler if "━" in text} == {"incident"}
     assert ascii_line([("━", "")]) == [("=", "")]
+
+
+def test_incidents_of_many_jobs_at_once_are_one_stretch() -> None:
+    """Of twenty ranks that wait for one each has an incident: a row is shaded by stretches, not once for each of them."""
+    seen, axis = scene.session(150), Axis(CELL, 40, 30)
+    [one, *_], lasted = seen.engine.incidents, [(12, 14), (13, 13), (15, 20), (22, None), (23, 30), (3, 8)]  # cells
+    seen.engine.incidents[:] = [replace(one, start_ns=a * CELL, end_ns=None if b is None else b * CELL) for a, b in lasted]
+    assert incident_cells(seen, axis) == ((12, 20), (22, UNENDED))
+
+
+@pytest.mark.parametrize(
+    ("window_s", "columns", "seconds"), [(60, 160, 2 * 60 / 132), (10, 160, 0.25), (600, 160, 1.0), (60, 400, 2 * 60 / 372)]
+)
+def test_a_live_screen_is_drawn_for_each_two_columns_within_bounds(window_s: int, columns: int, seconds: float) -> None:
+    pacer, news = Pacer(), list[None]()
+    assert pacer() == 0.0
+    context = SimpleNamespace(view=View(window_s, width=columns))
+    pacer.app = cast("GputopApp", SimpleNamespace(on_news=lambda: news.append(None), context=context))
+    assert pacer() == pytest.approx(max(seconds, 0.25))
+    assert len(news) == 1
 
 
 def test_an_incident_of_the_engine_is_in_sight_until_it_left_the_axis() -> None:
