@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
-
-from msgspec.structs import replace
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from gputop.diagnosis.facts import waits
 from gputop.diagnosis.facts.facts import Facts, JobFacts, Taker
@@ -141,28 +139,18 @@ def read_by_threads(
     return dict.fromkeys(pids, reading * slept / len(pids)) if reading else {}
 
 
-def with_lent(jobs: list[JobFacts], woken_by: Callable[[JobFacts], Mapping[int, float]]) -> list[JobFacts]:
-    """Add the workers of a service to the job it feeds: a job without a GPU that a trainer without workers waits for is its loader.
-
-    ``woken_by(job)``: pid -> share of the window that the trainer slept until that process woke it.
-    """
-    services = [job for job in jobs if not job.gpus]
-    return [_with_lent(job, services, woken_by(job)) if services and job.gpus and not job.workers else job for job in jobs]
+Service = tuple[ProcFacts, list[ProcFacts]]  # a trainer without a GPU, and its workers
 
 
-def _with_lent(job: JobFacts, services: list[JobFacts], woken: Mapping[int, float]) -> JobFacts:
-    for service in services:
-        pids = {proc.pid for proc in (service.trainer, *service.workers)}
-        if sum(share for pid, share in woken.items() if pid in pids) >= policy.LOST:
-            lent = replace(job.feeders, services=job.feeders.services | {service.trainer.pid})
-            job = replace(job, workers=[*job.workers, *_loaders_of(service)], feeders=lent)
-    return job
+def lending(services: Iterable[Service], woken_by: Mapping[int, float]) -> list[Service]:
+    """The services that a trainer without workers waits for: they are its loaders. ``woken_by``: see `FeederFacts`."""
+    waited = [(one, sum(woken_by.get(proc.pid, 0.0) for proc in (one[0], *one[1]))) for one in services]
+    return [one for one, share in waited if share >= policy.LOST]
 
 
-def _loaders_of(service: JobFacts) -> list[ProcFacts]:
-    """The service's workers, and its main process if that works or there are no workers."""
-    at_work = service.trainer.run + service.trainer.runnable >= policy.AT_WORK
-    return [*service.workers, service.trainer] if at_work or not service.workers else service.workers
+def loaders_of(service: ProcFacts, workers: list[ProcFacts]) -> list[ProcFacts]:
+    """A service's ``workers``, and its main process if that works or there are no workers."""
+    return [*workers, service] if not workers or service.run + service.runnable >= policy.AT_WORK else workers
 
 
 def elsewhere(job: JobFacts, facts: Facts) -> list[Taker]:

@@ -189,18 +189,14 @@ def _programs(
 _MOST_RANKS = 4096  # ranks on a host: more must be a mistake
 
 
-def absent_ranks(jobs: list[JobFacts], board: Board, gpus: int) -> dict[int, tuple[int, ...]]:
-    """Pid of the trainer of each rank that stands still -> ranks of its training that should be on this host, which has ``gpus`` GPUs, and
-    are not."""
-    standing = [job for job in jobs if job.trainer.role.rank is not None and job.life.still_s >= policy.NAPPED_S]
-    there = _there(board) if standing else {}
-    found = {}
-    for job in standing:
-        info = job.trainer.info
-        if (size := number_in(info.env, SIZE_VARIABLES) or 0) > 1:
-            own = there.get(_training(info), set())
-            found[job.trainer.pid] = tuple(rank for rank in _expected(info, own, size, gpus) if rank not in own)
-    return found
+def absent_ranks(job: JobFacts, board: Board, gpus: int) -> tuple[int, ...]:
+    """Ranks of the job's training that should be on this host, which has ``gpus`` GPUs, and are not, if the job is a rank that stands
+    still."""
+    info = job.trainer.info
+    if job.trainer.role.rank is None or job.life.still_s < policy.NAPPED_S or ranks(job) < 2:
+        return ()
+    there = _there(_training(info), board)
+    return tuple(rank for rank in _expected(info, there, ranks(job), gpus) if rank not in there)
 
 
 def _training(info: ProcInfo) -> JobKey | int:
@@ -209,15 +205,10 @@ def _training(info: ProcInfo) -> JobKey | int:
     return key if key is not None and key.is_certain else number_in(info.env, SIZE_VARIABLES) or 0
 
 
-def _there(board: Board) -> dict[JobKey | int, set[int]]:
-    """Training -> its live ranks on this host."""
-    found: dict[JobKey | int, set[int]] = {}
-    for pid, proc in board.procs.items():
-        info = board.infos.get(pid)
-        rank = rank_of(info) if info is not None and proc.state not in waits.ENDED_STATES else None
-        if info is not None and rank is not None:
-            found.setdefault(_training(info), set()).add(rank)
-    return found
+def _there(training: JobKey | int, board: Board) -> set[int]:
+    """Live ranks of a training on this host."""
+    live = (board.infos[pid] for pid, proc in board.procs.items() if pid in board.infos and proc.state not in waits.ENDED_STATES)
+    return {rank for info in live if (rank := rank_of(info)) is not None and _training(info) == training}
 
 
 def _expected(info: ProcInfo, there: set[int], size: int, gpus: int) -> Iterable[int]:

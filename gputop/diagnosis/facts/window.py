@@ -215,7 +215,7 @@ class Window:
         jobs = [self._with_members(job, board, others) for job in jobs]
         family = {one.pid: job.trainer.pid for job in jobs for one in job.members} | _family(jobs, starters) | fed
         jobs = intensity.with_kin([_with_cpus(job, helpers.get(job.trainer.pid, {}), takers, family) for job in jobs])
-        jobs = self._with_signs_of_life(view, jobs, len(gpus))
+        jobs = [self._alive(job, view, len(gpus)) for job in jobs]
         late_for = {word for job in jobs for proc in (job.trainer, *job.workers) for word in (*proc.kinds, *proc.threads_met)}
         pressed = any(job.limits.pressed for job in jobs)
         return Facts(
@@ -265,10 +265,10 @@ class Window:
         samples = self._takers.samples_of(pid)
         return is_paced(board.infos[pid], cores, samples, board.infos.values(), board.header.machine)
 
-    def _with_signs_of_life(self, view: _View, jobs: list[JobFacts], gpus: int) -> list[JobFacts]:
-        jobs = [self._past(job.trainer.pid).alive(job, view.board, self.roles, view.children) for job in jobs]
-        absent = absent_ranks(jobs, view.board, gpus)
-        return [replace(job, ranks=replace(job.ranks, absent=absent.get(job.trainer.pid, ()))) for job in jobs]
+    def _alive(self, job: JobFacts, view: _View, gpus: int) -> JobFacts:
+        """Add the job's signs of life, and the ranks that are missing while it shows none."""
+        job = self._past(job.trainer.pid).alive(job, view.board, self.roles, view.children)
+        return replace(job, ranks=replace(job.ranks, absent=absent_ranks(job, view.board, gpus)))
 
     def _jobs(self, view: _View, gpus: dict[int, GpuFacts]) -> list[JobFacts]:
         """Jobs with the facts that their own processes and GPUs provide."""
@@ -287,16 +287,24 @@ class Window:
             elif role.label == who.MANAGER:
                 managers.setdefault(role.trainer_pid, []).append(facts)
         trainers = [facts for facts in procs.values() if facts.role.kind == "trainer"]
-        jobs = []
-        for trainer in trainers:
-            own = sorted(workers.get(trainer.pid, []), key=lambda worker: worker.role.index or 0)
-            working = _without_finished(own)
-            used = self._gpus.of(trainer, trainers, gpus)
-            calls = self._points.calls(trainer.pid, used)
-            cuda = CudaFacts(calls, self._points.sampled(trainer.pid) if calls is None else None)
-            loader = LoaderFacts(finished=len(own) - len(working))
-            jobs.append(JobFacts(trainer, working, used, managers.get(trainer.pid, []), cuda=cuda, loader=loader))
-        return feeders.with_lent(jobs, lambda job: _woken_by(view, job))
+        used = {trainer.pid: self._gpus.of(trainer, trainers, gpus) for trainer in trainers}
+        pools = {pid: sorted(own, key=lambda worker: worker.role.index or 0) for pid, own in workers.items()}
+        services = [(one, _without_finished(pools.get(one.pid, []))) for one in trainers if not used[one.pid]]
+        return [self._job(view, one, used[one.pid], pools.get(one.pid, []), managers.get(one.pid, []), services) for one in trainers]
+
+    def _job(
+        self, view: _View, trainer: ProcFacts, used: list[GpuFacts], own: list[ProcFacts], managers: list[ProcFacts],
+        services: list[feeders.Service],
+    ) -> JobFacts:  # fmt: skip
+        """A trainer with its ``own`` workers; without any, with those of the ``services`` that it waits for."""
+        calls, working = self._points.calls(trainer.pid, used), _without_finished(own)
+        cuda = CudaFacts(calls, self._points.sampled(trainer.pid) if calls is None else None)
+        job = JobFacts(trainer, working, used, managers, cuda=cuda, loader=LoaderFacts(finished=len(own) - len(working)))
+        if own or not used or not services:
+            return job
+        lending = feeders.lending(services, _woken_by(view, job))
+        workers = [worker for service, theirs in lending for worker in feeders.loaders_of(service, theirs)]
+        return replace(job, workers=workers, feeders=FeederFacts(services=frozenset(service.pid for service, _ in lending)))
 
     def _complete(self, job: JobFacts, view: _View, host: HostFacts) -> JobFacts:
         """Add what other subjects know about a job, and what follows from its GPUs' idle time, its workers' births and its feeders."""
