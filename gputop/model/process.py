@@ -69,7 +69,7 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class ThreadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One thread of a trainer or worker (/proc/PID/task/TID/{schedstat,stat,status})."""
+    """One thread of a trainer, a worker or a process that feeds one (/proc/PID/task/TID/{schedstat,stat,status})."""
 
     tid: int
     oncpu_ns: int  # schedstat field 1, cumulative
@@ -116,7 +116,8 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     descriptor."""
     wchan: str | None = None
     swapin_delay_ns: int | None = None
-    threads: Annotated[list[ThreadSample], BOUNDED] = []  # its threads, the main thread included; for trainers and workers only
+    threads: Annotated[list[ThreadSample], BOUNDED] = []
+    """Its threads, the main thread included; for trainers, workers, and processes that feed a trainer without workers."""
     kernel_stack: str | None = None
     rchar_bytes: int | None = None  # /proc/PID/io rchar: bytes of read calls, from pipes, sockets and the page cache too
     children_ns: int | None = None  # stat's cutime + cstime: CPU time of the children that it has waited for, and of theirs
@@ -136,7 +137,8 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     trainer or worker."""
     wire_busy_ns: int | None = None
     """For so long the busiest of its TCP connections had sent what the other end had not acknowledged, though that end reads (tcp_info:
-    tcpi_busy_time - tcpi_rwnd_limited), since it was first read; twice a second, of a trainer with other ranks."""
+    tcpi_busy_time - tcpi_rwnd_limited), since it was first read; twice a second, of a trainer with other ranks, and of a process that
+    feeds a trainer over connections of its own."""
     wire_sent_bytes: int | None = None  # over all its TCP connections, acknowledged (tcpi_bytes_acked)
     wire_received_bytes: int | None = None
     wire_retrans: int | None = None  # segments sent again (tcpi_total_retrans)
@@ -145,6 +147,9 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     lock_tid: int | None = None
     """Thread that holds the mutex or read-write lock (glibc's) in which its main thread sleeps, one of its own or of ``locked_by``; None:
     in none, or its holder is not known. For a trainer, a worker, and programs of theirs."""
+    wire_arriving_ns: int | None = None
+    """For so long data kept arriving at one of its TCP connections, in large segments, since it was first read; twice a second, with the
+    other fields ``wire_``, of a trainer with other ranks and of a process that feeds a trainer."""
 
 
 class Met(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -48,7 +48,7 @@ KEYS = {
 """The subject of a row, if that is not its first field. New ones come last: tables of older recordings lack them."""
 UNITS = dict.fromkeys(
     ("late_ns", "oncpu_ns", "run_delay_ns", "runnable_ns", "preempted_ns", "sleeping_ns", "uninterruptible_ns", "ns", "wait_ns", "nvml_ns",
-     "proc_ns", "cpu_ns", "drain_ns", "run_ns", "wire_busy_ns", "Gpu.t_ns", "GpuReading.t_ns", "util_t_ns"), 100_000,
+     "proc_ns", "cpu_ns", "drain_ns", "run_ns", "wire_busy_ns", "wire_arriving_ns", "Gpu.t_ns", "GpuReading.t_ns", "util_t_ns"), 100_000,
 ) | {"t_ns": 10_000, "Frame.t_ns": 1, "Mark.t_ns": 1, "total_ns": 1000, "energy_mj": 100} | dict.fromkeys(
     ("pcie_tx_bytes", "pcie_rx_bytes", "nvlink_tx_bytes", "nvlink_rx_bytes", "wire_sent_bytes", "wire_received_bytes"), 1 << 16,
 ) | {"anon_bytes": 1 << 12, "shared_bytes": 1 << 12}  # fmt: skip

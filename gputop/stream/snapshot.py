@@ -177,7 +177,7 @@ _FILES = {
 }  # fmt: skip
 """Field of a process -> its file in /proc/PID, which may be unreadable, or not kept by the kernel."""
 _NO_SENSE = "the kernel's figure is more than the process's whole life"
-_THREADS = "only trainers and workers are read thread by thread"
+_THREADS = "only trainers, workers and processes that feed them are read thread by thread"
 _UNHELD = {
     "anon_bytes": "only trainers' and workers' is read",
     "shared_bytes": "only workers' is read, now and then, if smaps_rollup is readable",

@@ -213,6 +213,7 @@ PROC = TableSpec("proc", "each process in each tick in which it was read (/proc/
     _count("wire_retrans", "of a rank: TCP segments sent again"),
     _gauge("wire_rtt_us", "INTEGER", "of a rank: smoothed round trip of its busiest TCP connection, microseconds"),
     _gauge("wire_interface", "TEXT", "of a rank: the network interface of that connection"),
+    _seconds("wire_arriving_s", "wire_arriving_ns", "of a rank or a feeder: data kept arriving at one of its TCP connections"),
     _gauge("threads", "INTEGER", "number of threads", "num_threads"),
     _count("minflt", "minor page faults"),
     _count("majflt", "major page faults"),

@@ -214,6 +214,26 @@ def test_a_program_that_a_worker_started_is_asked_too_behind_a_shell_as_well(liv
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
+def test_threads_are_read_of_a_process_that_feeds_a_trainer_and_of_no_other(live: Live) -> None:
+    def serve() -> None:
+        def handle() -> None:
+            while True:
+                time.sleep(0.05)
+
+        threading.Thread(target=handle, daemon=True).start()
+        poll_a_minute()
+
+    with child(serve) as feeder, child(serve) as other, child(poll_a_minute) as trainer:
+
+        def waits(pid: int) -> set[int | None]:
+            return {one.syscall for one in live.board.procs[pid].threads if one.tid != pid} if pid in live.board.procs else set()
+
+        live.until(lambda _: waits(feeder) == {230}, {trainer}, wakers={feeder})  # clock_nanosleep
+        assert not live.board.procs[other].threads
+        live.until(lambda _: not live.board.procs[feeder].threads, {trainer})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
 def test_who_writes_what_trainers_without_workers_read(live: Live) -> None:
     """What is found of one goes out as who wakes a trainer, and keeps nobody from looking for the other's."""
     pipes = [os.pipe(), os.pipe()]

@@ -7,10 +7,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
+from msgspec.structs import replace
 
 from gputop.model.frame import Frame, ProcSample
 from gputop.sources.procfs import wire
@@ -181,6 +182,82 @@ def test_a_lone_trainer_without_peers_is_not_read(live: Live, monkeypatch: pytes
     with child(lambda: time.sleep(60)) as pid:
         for _ in range(3):
             live.beat({pid})
+
+
+def fed_by(live: Live, send: Callable[[socket.socket], object], seconds: float) -> float:
+    """Share of the time in which data kept arriving at a feeder's connection, to which a server sends again and again."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        taken, _ = server.accept()
+        while True:
+            send(taken)
+
+    def pull(writes: int) -> None:
+        made = socket.create_connection(server.getsockname())
+        server.close()
+        while True:
+            made.recv(1 << 20)
+            os.write(writes, b"x")
+
+    def train(reads: int) -> None:
+        os.close(writes)
+        while os.read(reads, 1 << 16):
+            pass
+
+    reads, writes = os.pipe()
+    with child(serve) as sends, child(lambda: pull(writes)) as feeder, child(lambda: train(reads)) as trainer:
+        server.close()
+        os.close(reads)
+        os.close(writes)
+        live.beat()
+        seen: list[ProcSample] = []
+
+        def enough(frame: Frame) -> bool:
+            found = next((proc for proc in frame.procs if proc.pid == feeder), None)
+            seen.extend([found] if found is not None and found.wire_arriving_ns is not None else [])
+            return bool(seen) and seen[-1].t_ns - seen[0].t_ns >= seconds * 1e9
+
+        live.until(enough, {trainer}, wakers={feeder, sends}, alone={trainer})
+    return ((seen[-1].wire_arriving_ns or 0) - (seen[0].wire_arriving_ns or 0)) / (seen[-1].t_ns - seen[0].t_ns)
+
+
+def test_data_that_a_feeder_is_sent_slowly_keep_arriving_and_messages_do_not(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    require("net")
+    monkeypatch.setattr(wire, "EVERY_NS", 100_000_000)
+
+    def slowly(taken: socket.socket) -> None:
+        taken.sendall(PIECE[: 1 << 16])
+        time.sleep(0.005)
+
+    def message(taken: socket.socket) -> None:
+        taken.sendall(PIECE[:500])
+        time.sleep(0.005)
+
+    assert fed_by(live, slowly, 1.5) >= 0.7
+    assert fed_by(live, message, 1.5) <= 0.1
+
+
+BEFORE = wire.Counters(busy_us=0, acked=0, received=10_000, retrans=0, rtt_us=90, arrived_ms=4, segments=0xFFFFFFFE, mss=1448)
+
+
+@pytest.mark.parametrize(
+    ("segments", "received", "arrived_ms", "mss", "arrives"),
+    [
+        (98, 154_800, 4, 1448, True),
+        (98, 154_800, 200, 1448, False),  # now and then
+        (98, 60_000, 4, 1448, False),  # messages
+        (98, 660_000, 4, 65_483, True),  # over loopback, in pieces of a few kilobytes
+        (98, 330_000, 4, 65_483, False),
+        (0xFFFFFFFF, 11_448, 0, 1448, False),  # one segment
+        (0xFFFFFFFE, 10_000, 0, 1448, False),
+    ],
+)
+def test_a_stream_is_what_comes_all_the_time_in_large_segments(
+    segments: int, received: int, arrived_ms: int, mss: int, arrives: bool
+) -> None:
+    after = replace(BEFORE, segments=segments, received=received, arrived_ms=arrived_ms, mss=mss)
+    assert wire.keeps_arriving(BEFORE, after) is arrives
 
 
 @pytest.mark.parametrize("data", [b"", b"\x10", bytes(16), b"\x08\0\0\0" * 8, b"\xff" * 100, b"\x20\0\0\0\x14\0" + bytes(10)])

@@ -39,7 +39,7 @@ def _part(walk: Walk, leaf: Leaf) -> float:
 
 
 def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
-    procs, who, share = waiting_part(job, facts, "disk", _share)
+    procs, pid, who, share = waiting_part(job, facts, "disk", _share)
     writes = job.trainer in procs and _writes(job, facts)
     rate = sum(proc.read_bytes_per_s or 0.0 for proc in procs) or None  # None: programs read for them
     (device, busy), limit = facts.host.disk_busy or ("", 0.0), job.limits.read_limit
@@ -59,7 +59,6 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
         Evidence("write_bytes_per_s", round(job.trainer.write_bytes_per_s or 0.0) or None if writes else None, "B/s", "it sent to storage"),
         percent("psi_io_pct", facts.host.psi_io, "PSI io some"),
     )
-    pid = max(procs, key=_share).pid
     others = _write_less(pid) if writes else _read_faster(job, facts, procs, pid)
     fixes = (*_after(movers), *_lifting(limit, job.limits.cgroup_version), *others)
     culprits = tuple(Culprit(one.pid, one.name, None) for one in movers)
@@ -82,7 +81,8 @@ def _movers(job: WalkedJob, facts: WalkedFacts, rate: float) -> list[Mover]:
         return []
     if limit is None and busiest is not None and busiest[1] < policy.HALF:
         return []
-    return [one for one in facts.movers if one.bytes_per_s >= policy.HALF * rate][:NAMED]
+    own = {one.pid for one in job.members}
+    return [one for one in facts.movers if one.bytes_per_s >= policy.HALF * rate and one.pid not in own][:NAMED]
 
 
 def _writes(job: WalkedJob, facts: WalkedFacts) -> bool:

@@ -31,7 +31,7 @@ def _part(walk: Walk, leaf: Leaf) -> float:
 
 
 def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
-    procs, who, share = waiting_part(job, facts, "network", _share)
+    procs, pid, who, share = waiting_part(job, facts, "network", _share)
     rate, lost = facts.host.net_rx_bytes_per_s, facts.host.retrans_per_s
     evidence = (
         percent("network_pct", share, filled("of the time of {} asleep on sockets or a network file system", who)),
@@ -45,7 +45,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
         return _of_files(served, facts, filled("{} waited {:.0f}% of the time for files that ", who, 100 * share), evidence)
     loads = job.trainer not in procs or not job.workers
     fixes = (
-        Fix("See their connections, and their speed", filled("ss -tinp | grep -A1 pid={:pid}", max(procs, key=_share).pid), look=True),
+        Fix("See their connections, and their speed", filled("ss -tinp | grep -A1 pid={:pid}", pid), look=True),
         *((*advice.in_flight(job, facts), _CACHE) if loads else (_BESIDE,)),
     )
     return Finding(filled("{} waited for the network {:.0f}% of the time{}", who, 100 * share, received), evidence, fixes)

@@ -175,10 +175,12 @@ class Member(Struct, frozen=True):
     near: bool  # the trainer itself exchanges data with it; False: one behind such a process
     cores: float  # CPUs it ran on
     ready: float  # share of the window in which its main thread was runnable
-    met: Counter[str]  # samples of its main thread by kind of wait (words of `waits`); empty without any
+    met: Counter[str]  # samples by kind of wait (words of `waits`) of its main thread, or of the threads it leaves the work to
     asks: tuple[int, ...] = ()  # pids of the trainer and of members at the other ends of what it reads, and of members that it started
     paced: bool | None = False  # it feeds at a pace of its own (`facts.paced`); None: not yet known
     locked_by: Counter[int] = field(default_factory=Counter)  # samples of its main thread at a mutex, by pid of the other process with it
+
+    arriving: float = 0.0  # share of the window in which data kept arriving at its TCP connections; 0 where these are not read
 
     @property
     def locked_out(self) -> tuple[int, float]:

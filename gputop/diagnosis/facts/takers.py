@@ -7,7 +7,7 @@ loop) come and go between two looks: they are counted by their parent's cutime a
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -164,14 +164,22 @@ class TakerTrack:
         return frozenset((*own, *self._recorders, board.header.collector_pid))
 
     def waits_of(self, pid: int, kind_of: KindOf, oldest_ns: int) -> tuple[Counter[str], float, Counter[int]]:
-        """(samples in the window of a process outside the jobs by kind of wait, the last one before it if there is none; share of the
-        window in which its main thread was runnable; such samples in which another process held a mutex that it waited for, by that
-        process)."""
+        """(samples in the window of a process outside the jobs by kind of wait, the last one before it if there is none: that of a thread
+        where the main thread may wait for it; share of the window in which its main thread was runnable; such samples in which another
+        process held a mutex that it waited for, by that process)."""
         stranger = self._strangers.get(pid)
         recent = () if stranger is None else stranger.asked_since(oldest_ns) or stranger.asked[-1:]
         ready = _wanted(recent[0], recent[-1])[1] if len(recent) > 1 else 0.0
         locked_by = Counter(one.locked_by for one in recent if one.locked_by is not None)
-        return _kinds_of(recent, kind_of), ready, locked_by
+        ran = _threads_that_ran(recent if stranger is None else stranger.asked)
+        return Counter(_kind_with_threads(one, kind_of, ran) for one in recent), ready, locked_by
+
+    def arriving(self, pid: int, oldest_ns: int) -> float:
+        """Share of the window in which data kept arriving at a TCP connection of a process outside the jobs; 0 where none are read."""
+        stranger = self._strangers.get(pid)
+        read = [one for one in (stranger.asked_since(oldest_ns) if stranger is not None else ()) if one.wire_arriving_ns is not None]
+        ns = read[-1].t_ns - read[0].t_ns if read else 0
+        return min(1.0, ((read[-1].wire_arriving_ns or 0) - (read[0].wire_arriving_ns or 0)) / ns) if ns > 0 else 0.0
 
     def samples_of(self, pid: int) -> tuple[ProcSample, ...]:
         """Samples of the waits of a process outside the jobs, from `BEFORE_NS` before the window on."""
@@ -252,6 +260,31 @@ class TakerTrack:
 
 def _kinds_of(samples: Sequence[ProcSample], kind_of: KindOf) -> Counter[str]:
     return Counter(kind_of(sample.state, sample.syscall, sample.syscall_arg, sample.wchan) for sample in samples)
+
+
+_VAGUE = (waits.LOCK, waits.POLL, waits.TIMER, waits.CHILD, waits.UNKNOWN)  # sleeps of a main thread that leaves the work to its threads
+_OF_THREADS = (waits.DISK, waits.NETWORK, waits.PIPE)  # kinds of sleep of a thread that say more, what decides first
+
+
+def _kind_with_threads(sample: ProcSample, kind_of: KindOf, ran: Container[int]) -> str:
+    """The kind of wait of a process: of its main thread, or of a thread at work if the main thread leaves the work to its threads."""
+    kind = kind_of(sample.state, sample.syscall, sample.syscall_arg, sample.wchan)
+    if kind not in _VAGUE:
+        return kind
+    met = {
+        kind_of("D" if one.state == "D" else "S", one.syscall, one.syscall_arg, one.wchan)
+        for one in sample.threads if one.tid in ran and one.tid != sample.pid and not waits.is_accepting(one.wchan)
+    }  # fmt: skip
+    return next((other for other in _OF_THREADS if other in met), kind)
+
+
+def _threads_that_ran(samples: Sequence[ProcSample]) -> set[int]:
+    """Threads that ran between two of the samples."""
+    first, found = dict[int, int](), set[int]()
+    for thread in (thread for sample in samples for thread in sample.threads):
+        if thread.oncpu_ns > first.setdefault(thread.tid, thread.oncpu_ns):
+            found.add(thread.tid)
+    return found
 
 
 def _by_counters(recent: Counter[str], longer: Counter[str], wanted: float) -> Counter[str]:

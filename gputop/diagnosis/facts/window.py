@@ -250,7 +250,8 @@ class Window:
             part, cores = part_of(pid, job, board.infos), self._takers.cores(pid) or 0.0
             asks = known.asked_by(pid, job.trainer.pid, board.infos)
             paced = pid in read and part == FEEDS and self._is_paced(pid, cores, board)
-            members.append(Member(pid, name_of(board, pid), part, pid in known.near, cores, ready, met, asks, paced, locked_by))
+            arriving = self._takers.arriving(pid, self._points.oldest_ns)
+            members.append(Member(pid, name_of(board, pid), part, pid in known.near, cores, ready, met, asks, paced, locked_by, arriving))
         awaited = [one for one in members if one.part != READS]
         stopped = {one.pid: one.name for one in awaited if one.met[waits.STOPPED] >= policy.HALF * one.met.total() > 0}
         if not members:

@@ -44,5 +44,5 @@ def _waits_to_be_asked(one: Member) -> bool:
 
 
 def _stands(one: Member) -> bool:
-    """True if a member waits for a disk, or is stopped."""
-    return one.met[waits.DISK] + one.met[waits.STOPPED] >= policy.QUARTER * one.met.total() > 0.0
+    """True if a member waits for a disk, is stopped, or receives an answer piece by piece."""
+    return one.arriving >= policy.HALF or one.met[waits.DISK] + one.met[waits.STOPPED] >= policy.QUARTER * one.met.total() > 0.0

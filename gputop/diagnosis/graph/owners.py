@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from gputop.diagnosis.facts import waits
 from gputop.diagnosis.facts.capacity import wanted
-from gputop.diagnosis.facts.facts import Capacity, HostFacts
+from gputop.diagnosis.facts.facts import Capacity, HostFacts, Member
 from gputop.diagnosis.facts.feeders import programs_at_work, programs_wait, threads_wait
 from gputop.diagnosis.facts.proc import TURN, ProcFacts
 from gputop.diagnosis.facts.waits import LOCK, PIPE, POLL, QUEUE
@@ -201,21 +202,37 @@ def lean_to_delays(leaves: Leaves, owed: float) -> dict[Leaf, float]:
     return {leaf: (keep if keep < 1.0 and working < 1.0 else 1.0) if leaf.resource == "work" else scale for leaf in leaves}
 
 
-def waiting_part(job: WalkedJob, facts: WalkedFacts, kind: str, share: Callable[[ProcFacts], float]) -> tuple[list[ProcFacts], str, float]:
-    """(processes, their name in words, share of time) that wait for ``kind``: ``disk`` or ``network``. For threads and programs it is the
-    share of samples. ``share``: function that returns how long a process's main thread waited.
+class Waiting(NamedTuple):
+    """Who waits for a disk or the network in a job."""
 
-    The processes are the workers, or the trainer if it has none or waits longer itself.
-    """
+    procs: list[ProcFacts]  # the job's own: the workers, or the trainer if it has none or waits longer itself
+    pid: int  # whose descriptors show what it waits for
+    name: str  # the ones that wait, in words
+    share: float  # of the time; of the samples, for threads and programs
+
+
+def waiting_part(job: WalkedJob, facts: WalkedFacts, kind: str, share: Callable[[ProcFacts], float]) -> Waiting:
+    """The part of a job that waits for ``kind``: ``disk`` or ``network``. ``share``: function that returns how long a process's main thread
+    waited."""
     own, owed = (job.pools.get(f"{who}.{kind}", 0.0) for who in ("main", "data"))
+    main = filled("the main thread of {} ({})", job.trainer.role.label, job.trainer.pid)
     if job.workers and own > owed:
-        return [job.trainer], filled("the main thread of {} ({})", job.trainer.role.label, job.trainer.pid), share(job.trainer)
+        return Waiting([job.trainer], job.trainer.pid, main, share(job.trainer))
     procs = job.workers or [job.trainer]
+    pid = max(procs, key=share).pid
+    if (one := _member_at(job, kind)) is not None:
+        return Waiting(procs, one.pid, filled("{} ({})", one.name, one.pid), min(1.0, one.spent.get(kind, 0.0)))
     for proc in procs:
         if kind in threads_wait(job, proc):
-            return procs, filled("loading threads of {} ({})", proc.role.label, proc.pid), threads_wait(job, proc)[kind]
+            return Waiting(procs, pid, filled("loading threads of {} ({})", proc.role.label, proc.pid), threads_wait(job, proc)[kind])
     programs = programs_wait(job, facts)
     if kind in programs:
-        return procs, "programs that it reads from", programs[kind]
-    name = counted(len(procs), "loader") if job.workers else filled("the main thread of {} ({})", job.trainer.role.label, job.trainer.pid)
-    return procs, name, sum(map(share, procs)) / len(procs)
+        return Waiting(procs, pid, "programs that it reads from", programs[kind])
+    name = counted(len(procs), "loader") if job.workers else main
+    return Waiting(procs, pid, name, sum(map(share, procs)) / len(procs))
+
+
+def _member_at(job: WalkedJob, kind: str) -> Member | None:
+    """The member of the family at which the walk to ``kind`` ended."""
+    ends = {claim.way.trail[-1].pid for claim in job.claims if claim.way.leaf.resource == kind and claim.way.trail}
+    return next((one for one in job.members if one.pid in ends), None)

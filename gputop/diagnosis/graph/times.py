@@ -312,7 +312,8 @@ class Times:
 
     def owes(self, pid: int, seen: frozenset[int], by_network: bool = False) -> dict[tuple[int, str], float]:
         """(pid, activity) -> share of the window: a member's activity other than waiting for requests, and in that time the activity of the
-        members behind it. A member that waits for the network, and not for a process that is seen, waits for another machine. A server that
+        members behind it. A member that waits for the network, and not for a process that is seen, waits for another machine, and so does
+        one to which data keep coming, while no process that is seen works for it. A server that
         sleeps by a timer before it answers over the network (``by_network``) is a slow network. A source with a pace of its own has
         its next input when its clock says so, whatever it does in between."""
         one = self.members[pid]
@@ -335,6 +336,9 @@ class Times:
                 behind |= self.owes(other, seen | {pid, *one.asks})
         total = sum(behind.values())
         scale = min(1.0, rest / total) if total > 0.0 else 0.0
+        arriving = min(one.arriving, rest - total * scale)  # nobody is seen to hold up what it receives piece by piece
+        if arriving > policy.TRIFLE:
+            found[pid, waits.NETWORK] = found.get((pid, waits.NETWORK), 0.0) + arriving
         return found | {key: share * scale for key, share in behind.items()}
 
     @property

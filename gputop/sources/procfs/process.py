@@ -45,7 +45,8 @@ _UNREAD = parse.Stat(
 
 
 class Wire(Struct, frozen=True):
-    """What a rank's TCP connections have done since it was first read: counters of connections that are closed since stay in."""
+    """What the TCP connections of a rank or a feeder have done since it was first read: counters of connections that are closed since stay
+    in."""
 
     busy_ns: int = 0  # time in which the busiest connection had data on the wire, summed over readings: a lower bound for all together
     sent_bytes: int = 0  # that peers have acknowledged
@@ -53,6 +54,7 @@ class Wire(Struct, frozen=True):
     retrans: int = 0  # segments that were sent again
     rtt_us: int | None = None  # smoothed round trip of the connection that was busiest
     interface: str = ""  # that it goes out by: ``eth0``; its own address if no interface is known by that
+    arriving_ns: int = 0  # time in which data kept arriving at one of them
 
 
 class Process:
@@ -164,8 +166,8 @@ class Process:
         """Ticks that have passed since the last reading."""
         return tick.number - self._number
 
-    def read(self, tick: Tick, hot: bool, full: bool, near: bool = False) -> bool:
-        """Take a sample, per thread if ``hot``; True if the process runs another program since the last one.
+    def read(self, tick: Tick, hot: bool, full: bool, near: bool = False, threaded: bool = False) -> bool:
+        """Take a sample, per thread if ``hot`` or ``threaded``; True if the process runs another program since the last one.
 
         The main thread's wait is read if the process is ``hot`` or ``near`` (a child of a hot process, or a process that wakes one).
 
@@ -190,8 +192,11 @@ class Process:
         threads: list[ThreadSample] = []
         if look:
             self._look(tick, hot, near, before, is_whole)
-        if hot:
-            threads = self._read_threads(tick, stat, look)
+        if hot or (threaded and stat.num_threads > 1):
+            threads = self._read_threads(tick, stat, look, locked=not hot)
+        elif self._threads is not None:
+            self._threads.close()
+            self._threads = None
         self.sample = self._sample(tick, t_ns, stat, threads, self._wait if hot or near else UNKNOWN)
         # A kworker's name changes with its work.
         return stat.stack != before.stack or (stat.comm != before.comm and not before.kthread)
@@ -283,10 +288,11 @@ class Process:
         pid, tid = self._holders.find(named, self._waits.shared_memory, is_inner, tick.inner_pids)
         return pid if pid not in (0, self.pid) else None, tid if tid not in (0, self.pid) else None
 
-    def _read_threads(self, tick: Tick, stat: parse.Stat, look: bool) -> list[ThreadSample]:
+    def _read_threads(self, tick: Tick, stat: parse.Stat, look: bool, locked: bool) -> list[ThreadSample]:
+        """Samples of the threads. ``locked``: the main thread waits for them, whatever it sleeps in."""
         if self._threads is None:
             self._threads = Threads(self.folder, self.pid, self._stat.pool)
-        locked = FUTEX is not None and self._wait[0] == FUTEX
+        locked |= FUTEX is not None and self._wait[0] == FUTEX
         several = stat.num_threads > 1 or self._threads.infos
         threads = self._threads.read(tick, stat.num_threads, look, self.since, locked) if several else []
         oncpu, delay, slices = self._sched_numbers

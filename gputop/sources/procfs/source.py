@@ -18,7 +18,7 @@ from gputop.model.frame import Frame, SourceState
 from gputop.model.stream import CAPABILITY, HIDDEN, HIDEPID, NAMESPACE, OTHERS
 from gputop.sources import FEW, Beat, Settings, Unavailable, parse
 from gputop.sources.files import DescriptorBudget, KeptFile, read_once
-from gputop.sources.procfs.ends import LISTENING, Ends
+from gputop.sources.procfs.ends import CONNECTED, LISTENING, Ends
 from gputop.sources.procfs.identity import Users
 from gputop.sources.procfs.libraries import Libraries
 from gputop.sources.procfs.locks import Locks
@@ -84,6 +84,7 @@ class ProcfsSource:
         self._late: dict[int, Process] = {}  # processes that were due and not read, longest waiting first
         self._budget_ns = int(settings.interval_ns * READ_SHARE)
         self._wakers: frozenset[int] = frozenset()
+        self._threaded: frozenset[int] = frozenset()  # wakers that are read per thread, in the looks of other processes
         self._alone: frozenset[int] = frozenset()
         self._ends: dict[int, Ends] = {}
         self._readers: dict[int, Ends] = {}
@@ -152,7 +153,8 @@ class ProcfsSource:
         self._follow(beat, tick)
         self._wake(tick)
         if not self._everyone:
-            self._wires.read(beat.t_ns, (process for pid in beat.trainers if (process := self._hot.get(pid)) is not None))
+            trainers = (process for pid in beat.trainers if (process := self._hot.get(pid)) is not None)
+            self._wires.read(beat.t_ns, trainers, self._clients())
         read = self._read_due(born, tick, frame)
         read += self._revive(tick, frame)
         self._update_late(beat, tick)
@@ -317,6 +319,7 @@ class ProcfsSource:
     def _follow(self, beat: Beat, tick: Tick) -> None:
         """Take over the hot processes; their libraries, and libraries of processes on a GPU, are read first."""
         self._wakers, self._alone = beat.wakers, beat.alone
+        self._threaded = beat.wakers if len(beat.wakers) <= FEW else frozenset(sorted(beat.wakers & self._ends.keys())[:FEW])
         asked = (beat.hot, beat.gpu_pids, self._births)
         if asked == self._asked:
             return
@@ -347,7 +350,8 @@ class ProcfsSource:
         """Read one process; False if it is gone or its files make no sense."""
         try:
             hot = process.pid in self._hot
-            is_new = process.read(tick, hot, hot or self._is_full_look(process, tick), hot or self._is_near(process))
+            full, threaded = hot or self._is_full_look(process, tick), process.pid in self._threaded
+            is_new = process.read(tick, hot, full, hot or self._is_near(process), threaded)
             self._explained_ns += process.used_ns
             if is_new:
                 self._identify(process, tick)
@@ -424,6 +428,11 @@ class ProcfsSource:
         found = [self._adopt(pid) for pid in lost if os.path.exists(f"{self._proc}{pid}")]
         self._names.update(str(process.pid) for process in found)
         return [process for process in found if self._read(process, tick, frame)]
+
+    def _clients(self) -> list[Process]:
+        """The processes that write what trainers without workers read, and that have asked for it over connections of their own."""
+        near = (self._processes.get(pid) for pid in self._ends.keys() - self._hot.keys())
+        return [process for process in near if process is not None and process.info.sockets == CONNECTED]
 
     def _find_writers(self, beat: Beat) -> None:
         """Search for the processes that write what trainers without workers read, among a trainer's wakers if the eBPF probe sees them; and

@@ -1,12 +1,16 @@
-"""Reads how long the TCP connections of a training's ranks have data on the wire: sock_diag's tcp_info, without eBPF.
+"""Reads how long the TCP connections of a training's ranks have data on the wire, and for how long data keep arriving at those of a
+process that feeds a trainer: sock_diag's tcp_info, without eBPF.
 
 ``tcpi_busy_time`` is the time in which a connection has sent what its peer has not acknowledged, less the time in which the peer's window
 was full: then the peer does not read. A rank that waits for a late one has sent everything long ago; behind a slow wire data are always on
 their way.
 
-A rank's connections are found by the inodes of its descriptors, in one dump of the kernel's table, which may take milliseconds on a large
-machine; from then on each is asked for by its addresses (some us). Ranks in another network namespace, as in a container, are asked for
-by a socket that was opened there, which takes root.
+Data keep arriving where they came in the last milliseconds at a look (``tcpi_last_data_recv``), in segments about as large as they may be:
+the peer has more to send than has come. A peer that sends small messages, or sends now and then, has an idle reader.
+
+A process's connections are found by the inodes of its descriptors, in one dump of the kernel's table, which may take milliseconds on a
+large machine; from then on each is asked for by its addresses (some us). Processes in another network namespace, as in a container, are
+asked for by a socket that was opened there, which takes root.
 """
 
 from __future__ import annotations
@@ -34,20 +38,23 @@ from gputop.system.text import clean
 EVERY_NS = 500_000_000  # ns between two readings of the connections
 FIND_NS = 3_000_000_000  # ns at least between two searches for connections
 SHARE = 0.001  # most of one CPU that searches and readings take, each; both come later where they would take more (guess)
-MOST_RANKS, MOST_CONNECTIONS = 16, 64  # ranks that are read, and connections of one rank: with more, those found first
+MOST_READ, MOST_CONNECTIONS = 16, 64  # processes that are read, and connections of each: with more, those found first
+ARRIVES_MS = 20  # most ms since data came at a connection at which they keep arriving: some ticks of a kernel with 250 Hz (guess)
+LARGE_BYTES = 8960  # payload of a jumbo frame; segments of half as much, or half of a smaller limit, carry a stream (guess)
 MOST_BYTES = 8 << 20  # most bytes read of a dump: 20,000 connections
 _NLMSG, _REQUEST, _ID = struct.Struct("=IHHII"), struct.Struct("=BBBBI"), slice(4, 52)  # nlmsghdr, inet_diag_req_v2, inet_diag_sockid
 _DONE, _DUMP = 3, REQUEST | 0x300  # NLMSG_DONE; NLM_F_REQUEST | NLM_F_DUMP
 _INFO, _ESTABLISHED = 2, 1 << 1  # INET_DIAG_INFO (linux/inet_diag.h), TCP_ESTABLISHED as a bit
 _MESSAGE_BYTES, _INODE = 72, 68  # inet_diag_msg
-_RTT, _RETRANS, _ACKED, _BUSY = 68, 100, 120, 168  # offsets in tcp_info (linux/tcp.h): u32, u32, 2 x u64, 2 x u64; Linux 4.9 and later
+_ARRIVED, _RTT, _MSS, _RETRANS, _ACKED, _SEGMENTS, _BUSY = 52, 68, 84, 100, 120, 152, 168
+"""Offsets in tcp_info (linux/tcp.h): four u32, 2 x u64, u32, 2 x u64; Linux 4.9 and later."""
 _INFO_BYTES = 184  # of tcp_info up to rwnd_limited
 _NEWNET = 0x40000000  # CLONE_NEWNET
 _SIOCGIFCONF, _IFREQ_BYTES, _MOST_NAMES = 0x8912, 40, 64  # ioctl: addresses of all interfaces (IPv4); struct ifreq; interfaces
 _Made = TypeVar("_Made")
 
 
-class _Counters(Struct, frozen=True):
+class Counters(Struct, frozen=True):
     """tcp_info of one connection."""
 
     busy_us: int
@@ -55,6 +62,9 @@ class _Counters(Struct, frozen=True):
     received: int
     retrans: int
     rtt_us: int
+    arrived_ms: int  # since data came last
+    segments: int  # received with data
+    mss: int  # bytes in a segment that it accepts
 
 
 class _Answer(Struct, frozen=True):
@@ -63,11 +73,11 @@ class _Answer(Struct, frozen=True):
     inode: int
     family: int
     key: bytes  # inet_diag_sockid, by which it can be asked for
-    counters: _Counters | None
+    counters: Counters | None
 
 
-class _Rank(Struct):
-    """A rank that is read."""
+class _Known(Struct):
+    """A process that is read."""
 
     process: Process
     space: int  # inode of its network namespace
@@ -75,33 +85,35 @@ class _Rank(Struct):
     connections: dict[int, _Answer] = {}  # by inode
     interfaces: dict[bytes, str] = {}
     wire: Wire = Wire()
+    read_ns: int = 0  # CLOCK_MONOTONIC of the last reading; 0: none yet
 
 
 class Wires:
-    """Fills `Process.wire` of trainers that are ranks."""
+    """Fills `Process.wire` of trainers that are ranks, and of feeders."""
 
     def __init__(self, proc: str) -> None:
         self._proc = proc
-        self._ranks: dict[int, _Rank] = {}
+        self._known: dict[int, _Known] = {}
         self._asked: dict[int, socket.socket | None] = {}  # network namespace -> netlink socket in it; None where it may not be entered
         self._due_ns = self._find_ns = 0
 
-    def read(self, t_ns: int, trainers: Iterable[Process]) -> None:
-        """Read the connections if that is due. Costs nothing where no trainer is a rank."""
+    def read(self, t_ns: int, trainers: Iterable[Process], feeders: Iterable[Process] = ()) -> None:
+        """Read the connections if that is due. Costs nothing where no trainer is a rank, and none has ``feeders`` with connections."""
         if t_ns < self._due_ns:
             return
         began_ns = time.thread_time_ns()
         known = {process.pid: process for process in trainers}
-        ranks = dict(list((known if len(known) > 1 else {pid: one for pid, one in known.items() if _has_peers(one)}).items())[:MOST_RANKS])
-        for pid in self._ranks.keys() - ranks.keys():
-            self._ranks.pop(pid).process.wire = None
-        self._leave(self._asked.keys() - {rank.space for rank in self._ranks.values()})
-        if t_ns >= self._find_ns and ranks:
-            self._find(ranks)
+        wanted = known if len(known) > 1 else {pid: one for pid, one in known.items() if _has_peers(one)}
+        wanted = dict(list((wanted | {process.pid: process for process in feeders}).items())[:MOST_READ])
+        for pid in self._known.keys() - wanted.keys():
+            self._known.pop(pid).process.wire = None
+        self._leave(self._asked.keys() - {one.space for one in self._known.values()})
+        if t_ns >= self._find_ns and wanted:
+            self._find(wanted)
             self._find_ns = t_ns + max(FIND_NS, int((time.thread_time_ns() - began_ns) / SHARE))
             began_ns = time.thread_time_ns()
-        for space in {rank.space for rank in self._ranks.values() if rank.connections}:
-            self._read(space)
+        for space in {party.space for party in self._known.values() if party.connections}:
+            self._read(space, t_ns)
         self._due_ns = t_ns + max(EVERY_NS, int((time.thread_time_ns() - began_ns) / SHARE))
 
     def close(self) -> None:
@@ -109,40 +121,40 @@ class Wires:
         self._leave({*self._asked})
 
     def _leave(self, spaces: Collection[int]) -> None:
-        """Close the sockets in network namespaces without ranks: they would keep these namespaces alive."""
+        """Close the sockets in network namespaces without such processes: they would keep these namespaces alive."""
         for space in spaces:
             if (asked := self._asked.pop(space)) is not None:
                 asked.close()
 
-    def _find(self, ranks: dict[int, Process]) -> None:
-        """Find the ranks' connections; the table is dumped only where a rank has other sockets than before."""
+    def _find(self, processes: dict[int, Process]) -> None:
+        """Find the processes' connections; the table is dumped only where a process has other sockets than before."""
         stale = set[int]()
-        for pid, process in ranks.items():
+        for pid, process in processes.items():
             inodes = frozenset(map(int, open_sockets(process.folder) or ()))
             space = _namespace(process.folder)
-            rank = self._ranks.get(pid)
-            if rank is None or rank.process is not process:
-                rank = self._ranks[pid] = _Rank(process, space)
-            if inodes != rank.inodes or space != rank.space:
-                rank.inodes, rank.space = inodes, space
+            party = self._known.get(pid)
+            if party is None or party.process is not process:
+                party = self._known[pid] = _Known(process, space)
+            if inodes != party.inodes or space != party.space:
+                party.inodes, party.space = inodes, space
                 stale.add(space)
         for space in stale:
-            if (asked := self._socket(space, next(pid for pid, rank in self._ranks.items() if rank.space == space))) is None:
+            if (asked := self._socket(space, next(pid for pid, party in self._known.items() if party.space == space))) is None:
                 continue
-            here = [rank for rank in self._ranks.values() if rank.space == space]
-            wanted = frozenset[int]().union(*(rank.inodes for rank in here))
+            here = [party for party in self._known.values() if party.space == space]
+            wanted = frozenset[int]().union(*(party.inodes for party in here))
             found = {one.inode: one for one in _dump(asked) if one.inode in wanted}
             names = self._names(here[0])
-            for rank in here:
-                held = [one for inode, one in found.items() if inode in rank.inodes][:MOST_CONNECTIONS]
-                rank.connections = {one.inode: rank.connections.get(one.inode, one) for one in held}
-                rank.interfaces = names
+            for party in here:
+                held = [one for inode, one in found.items() if inode in party.inodes][:MOST_CONNECTIONS]
+                party.connections = {one.inode: party.connections.get(one.inode, one) for one in held}
+                party.interfaces = names
 
     @staticmethod
-    def _names(rank: _Rank) -> dict[bytes, str]:
-        """Address -> interface, in the rank's network namespace."""
-        folder = rank.process.folder
-        return (_within(rank.space, f"{folder}ns/net", _ipv4_names) or {}) | _ipv6_names(f"{folder}net/if_inet6")
+    def _names(party: _Known) -> dict[bytes, str]:
+        """Address -> interface, in the process's network namespace."""
+        folder = party.process.folder
+        return (_within(party.space, f"{folder}ns/net", _ipv4_names) or {}) | _ipv6_names(f"{folder}net/if_inet6")
 
     def _socket(self, space: int, pid: int) -> socket.socket | None:
         """The netlink socket in a network namespace, opened at the first call."""
@@ -150,27 +162,29 @@ class Wires:
             self._asked[space] = _within(space, f"{self._proc}{pid}/ns/net", _netlink)
         return self._asked[space]
 
-    def _read(self, space: int) -> None:
-        """Read the connections of the ranks in one namespace, and add to these ranks' counters."""
-        asked, here = self._asked.get(space), [rank for rank in self._ranks.values() if rank.space == space]
+    def _read(self, space: int, t_ns: int) -> None:
+        """Read the connections of the processes in one namespace, and add to the counters of these."""
+        asked, here = self._asked.get(space), [party for party in self._known.values() if party.space == space]
         if asked is None:
             return
-        found = {one.inode: one for one in _ask(asked, [one for rank in here for one in rank.connections.values()])}
-        for rank in here:
-            rank.wire = _added(rank.wire, rank, found)
-            rank.connections = {inode: found.get(inode, one) for inode, one in rank.connections.items()}
-            rank.process.wire = rank.wire
+        found = {one.inode: one for one in _ask(asked, [one for party in here for one in party.connections.values()])}
+        for party in here:
+            party.wire = _added(party, found, t_ns)
+            party.connections = {inode: found.get(inode, one) for inode, one in party.connections.items()}
+            party.process.wire, party.read_ns = party.wire, t_ns
 
 
-def _added(wire: Wire, rank: _Rank, found: dict[int, _Answer]) -> Wire:
+def _added(party: _Known, found: dict[int, _Answer], t_ns: int) -> Wire:
     """The counters with what the connections did since they were read last; a connection that is seen first counts from now on."""
     pairs = [
         (before.counters, after.counters, after)
-        for inode, before in rank.connections.items()
+        for inode, before in party.connections.items()
         if (after := found.get(inode)) is not None and before.counters is not None and after.counters is not None
     ]
+    wire = party.wire
     if not pairs:
         return wire
+    arrives = any(keeps_arriving(before, after) for before, after, _ in pairs)
     old, new, busiest = max(pairs, key=lambda pair: (pair[1].busy_us - pair[0].busy_us, pair[1].acked - pair[0].acked))
     return Wire(
         busy_ns=wire.busy_ns + max(0, new.busy_us - old.busy_us) * 1000,
@@ -178,8 +192,15 @@ def _added(wire: Wire, rank: _Rank, found: dict[int, _Answer]) -> Wire:
         received_bytes=wire.received_bytes + sum(max(0, after.received - before.received) for before, after, _ in pairs),
         retrans=wire.retrans + sum(max(0, after.retrans - before.retrans) for before, after, _ in pairs),
         rtt_us=new.rtt_us,
-        interface=interface_of(busiest.family, busiest.key, rank.interfaces),
+        interface=interface_of(busiest.family, busiest.key, party.interfaces),
+        arriving_ns=wire.arriving_ns + (t_ns - party.read_ns if arrives and party.read_ns else 0),
     )  # fmt: skip
+
+
+def keeps_arriving(before: Counters, after: Counters) -> bool:
+    """True if a connection receives a stream: see the head of this module."""
+    segments, large = after.segments - before.segments & 0xFFFFFFFF, min(after.mss, LARGE_BYTES) / 2
+    return after.arrived_ms <= ARRIVES_MS and segments > 1 and after.received - before.received >= segments * large
 
 
 def interface_of(family: int, key: bytes, names: dict[bytes, str]) -> str:
@@ -303,9 +324,10 @@ def _answer(message: bytes) -> _Answer:
     return _Answer(int(struct.unpack_from("=I", message, _INODE)[0]), message[0], message[_ID], counters)
 
 
-def _counters(info: bytes) -> _Counters:
+def _counters(info: bytes) -> Counters:
     """The counters in a tcp_info."""
-    rtt_us, retrans = (int(struct.unpack_from("=I", info, at)[0]) for at in (_RTT, _RETRANS))
+    at = (_RTT, _RETRANS, _ARRIVED, _SEGMENTS, _MSS)
+    rtt_us, retrans, arrived_ms, segments, mss = (int(struct.unpack_from("=I", info, one)[0]) for one in at)
     acked, received = struct.unpack_from("=QQ", info, _ACKED)
     busy_us, unread_us = struct.unpack_from("=QQ", info, _BUSY)
-    return _Counters(max(0, busy_us - unread_us), acked, received, retrans, rtt_us)
+    return Counters(max(0, busy_us - unread_us), acked, received, retrans, rtt_us, arrived_ms, segments, mss)

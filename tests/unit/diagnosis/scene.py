@@ -88,6 +88,8 @@ class Proc:
     shared_bytes: int | None = None
     wire: tuple[float, float, float] | None = None
     """Of a rank: share of the time in which data are on the wire; MB/s sent and received."""
+    arriving: float | None = None
+    """Of a feeder: share of the time in which data keep arriving at its connections."""
 
 
 @dataclass
@@ -242,6 +244,8 @@ class Scene:
         )  # fmt: skip
 
     def _wire(self, proc: Proc, dt: float) -> dict:
+        if proc.arriving is not None:
+            return {"wire_arriving_ns": self._add((proc.pid, "arriving"), 1e9 * dt * proc.arriving)}
         if proc.wire is None:
             return {}
         busy, *moved = proc.wire

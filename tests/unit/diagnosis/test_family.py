@@ -322,3 +322,42 @@ def test_a_thread_that_waits_until_its_output_is_read_blocks_its_trainer() -> No
     )  # fmt: skip
     assert told(scene)[1] == "output-blocked"
     assert [one.pid for one in scene.engine.verdict.culprits] == [BEHIND]
+
+
+def pool(*looks: dict, run: float = 0.02) -> dict:
+    """A process whose main thread waits for clients, and whose threads do the rest."""
+    return {"run": 0.0, "looks": [EPOLL], "threads": dict.fromkeys(range(310, 310 + len(looks)), (run, 0.0)), "thread_looks": [*looks]}
+
+
+@pytest.mark.parametrize("waits", ["main", "thread"])
+@pytest.mark.parametrize("looks", [(DISK, DISK), (SOCKET, DISK, AWAIT)], ids=["all", "one of three"])
+def test_threads_of_a_server_that_wait_for_a_disk_are_the_end(looks: tuple[dict, ...], waits: str) -> None:
+    scene = behind_a_front(pool(*looks), READS_IT, waits=waits)
+    assert told(scene) == ("input-bound", "disk-io")
+    verdict = scene.engine.verdict
+    assert (verdict.path[-1].pid, verdict.path[-1].state) == (FRONT, "disk")
+    assert "front (300) waited" in verdict.detail
+    assert any(f"/proc/{FRONT}/" in (fix.command or "") for fix in verdict.fixes)
+
+
+def test_threads_of_a_server_that_wait_for_clients_are_no_end() -> None:
+    scene = quiet(behind_a_front(pool(SOCKET, AWAIT), {"looks": [READ]}))
+    assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("idle", "none")
+
+
+def test_a_member_that_reads_the_disk_is_no_culprit_of_its_family() -> None:
+    scene = behind_a_front(RESTS, pool(DISK) | {"read_bytes": 90_000_000})
+    assert told(scene)[1] == "disk-io"
+    assert not scene.engine.verdict.culprits
+
+
+@pytest.mark.parametrize(
+    ("arriving", "behind", "cause"),
+    [(0.95, {"looks": [EPOLL]}, "network-io"), (0.95, WORKS, "slow-transform"), (0.0, {"looks": [EPOLL]}, "unexplained")],
+    ids=["piece by piece", "from a process that works", "nothing comes"],
+)
+def test_what_a_feeder_is_sent_piece_by_piece_is_late_by_the_network(arriving: float, behind: dict, cause: str) -> None:
+    """The trainer waits for it in memory that both map. Whoever sends it rests, or works for it."""
+    scene = behind_a_front({"run": 0.02, "looks": [SOCKET], "arriving": arriving}, behind, front_sockets="connected")
+    scene.procs[GPU].looks = [AWAIT | {"shared_futex": 70}]
+    assert told(scene)[1] == cause
