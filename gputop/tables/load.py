@@ -12,9 +12,10 @@ from msgspec import structs, to_builtins
 
 from gputop.findings.explanation import Explanation
 from gputop.findings.verdict import Ledger
+from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Mark
 from gputop.model.identity import FIELDS, identity_of
-from gputop.model.roles import program_name
+from gputop.model.roles import Role, program_name
 from gputop.recording.format import TICKS
 from gputop.recording.reader import Recording
 from gputop.stream.following import Following
@@ -62,6 +63,7 @@ class TableLoader:
         self._settled_ns = SETTLED_NS + 2 * interval_ns if self._counts else 0
         self._newest_ns = 0  # the last tick that was read
         self._waiting: deque[tuple[int, Batch]] = deque()  # rows of processes, and their last tick: they wait for the counts of threads
+        self._family: dict[tuple[int, int], tuple[int, Role]] = {}  # (pid, start_ticks) -> when it was first found, its latest role
         self._gaps = _TickGaps(self.start_ns, recording.header.interval_ns)
 
     def batches(self) -> Iterator[Batch]:
@@ -75,10 +77,12 @@ class TableLoader:
             yield "gap", self._lost_end()
         if "process" in self.wanted:
             yield "process", self._processes()
-        if "incident" in self.wanted or "ledger" in self.wanted:
+        if "incident" in self.wanted or "ledger" in self.wanted or "member" in self.wanted:
             found = self._explanation()
             made = {"incident": self._incidents, "ledger": self._ledgers}
             yield from ((name, rows(found)) for name, rows in made.items() if name in self.wanted)
+        if "member" in self.wanted:
+            yield "member", self._members()
 
     def _first_ns(self) -> int:
         """Counters grow from their reading before, which may be as old; threads report when they run."""
@@ -222,12 +226,26 @@ class TableLoader:
 
     def _explanation(self) -> Explanation:
         recording, start, end = self.recording, max(self.start_ns, self.recording.start_ns), min(self.end_ns, self.recording.end_ns + 1)
-        found = explanation(recording, start, end, with_rest=True)
+        found = None if "member" in self.wanted else explanation(recording, start, end, with_rest=True)
         if found is None:
             following = Following()
-            deque(judged(following, recording, start, end, fine=recording.tier == TICKS), maxlen=0)
+            for board in judged(following, recording, start, end, fine=recording.tier == TICKS):
+                if "member" in self.wanted:
+                    self._learn_family(following.engine.family, board)
             found = following.engine.explain()
         return found
+
+    def _learn_family(self, family: Mapping[int, Role], board: Board) -> None:
+        """Keep the processes that have a part in a job; the latest part counts."""
+        for pid, role in family.items():
+            if role.part and (info := board.infos.get(pid)) is not None:
+                since_ns = self._family.get((pid, info.start_ticks), (board.t_ns, role))[0]
+                self._family[pid, info.start_ticks] = since_ns, role
+
+    def _members(self) -> Iterator[tuple[Any, ...]]:
+        for (pid, start_ticks), (t_ns, role) in self._family.items():
+            row = {"pid": pid, "start_ticks": start_ticks, "trainer_pid": role.trainer_pid, "part": role.part, "label": role.label}
+            yield self._plain("member", t_ns, row)
 
     def _ledgers(self, found: Explanation) -> Iterator[tuple[Any, ...]]:
         start_ns = max(self.start_ns, self.recording.start_ns)

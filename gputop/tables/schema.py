@@ -393,6 +393,16 @@ LEDGER = TableSpec("ledger", "GPU time lost by each trainer, one row per trainer
     _made("gpu_s", "REAL", "all GPU time of the trainer, s; the same in each of its rows"),
 ))  # fmt: skip
 
+MEMBER = TableSpec("member", "each process of a job's family once: those that compute, feed, serve, read or coordinate; t_ns is when "
+                   "it was first found", (), (
+    *CLOCK,
+    _made("pid", "INTEGER", "process"),
+    _made("start_ticks", "INTEGER", "when it began, clock ticks since boot; with the pid it names a process for ever"),
+    _made("trainer_pid", "INTEGER", "the trainer of the job"),
+    _made("part", "TEXT", "what it does in the job, by what it was last seen to do: computes, feeds, serves, reads or coordinates"),
+    _made("label", "TEXT", "its name on the screen, part and program: feeder raylet"),
+))  # fmt: skip
+
 GAP = TableSpec("gap", "stretches without data; t_ns is the last tick before", (), (
     *CLOCK,
     _made("dt_s", "REAL", "how long, s"),
@@ -569,6 +579,6 @@ TALLY = TableSpec("tally", "events counted by tick, process and operation: `even
 ))  # fmt: skip
 
 TABLES = {spec.name: spec for spec in (
-    GPU, PROC, SYNC, COPY, THREAD_CALL, PREEMPT, WAKEUP, PROCESS, INCIDENT, LEDGER, STACK, MARK, GAP, HOST, CPU, DISK, NET, CGROUP,
+    GPU, PROC, SYNC, COPY, THREAD_CALL, PREEMPT, WAKEUP, PROCESS, INCIDENT, LEDGER, MEMBER, STACK, MARK, GAP, HOST, CPU, DISK, NET, CGROUP,
     HARDWARE, NIC, FILE_SYSTEM, GPU_PROCESS, LAUNCH, MAIN, TALLY,
 )}  # fmt: skip
