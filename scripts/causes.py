@@ -22,13 +22,13 @@ from gputop.diagnosis.causes import advice, judges
 from gputop.diagnosis.facts.kinds import Kind
 from gputop.findings import message, policy
 from gputop.findings.explanation import Episode, Explanation
+from gputop.findings.lanes import LANES_OF_CAUSE
 from gputop.findings.trouble import heading
 from gputop.findings.verdict import GPU_GROWTH, GROWTHS, OWN_CAUSES
 from gputop.model.fields import FIELDS
 from gputop.prove.interventions import NONE, interventions
 from gputop.stream.following import Following
 from gputop.system.colour import painted
-from gputop.tui.draw.lanes import LANES_OF_CAUSE
 
 PROSE = Path(__file__).with_name("causes.yaml")
 NAMES = tuple(cause for cause in OWN_CAUSES if cause != "none")

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from gputop.findings import message
 from gputop.findings.explanation import Episode, episode
 from gputop.findings.sentence import plain
 from gputop.findings.trouble import heading, is_fault
-from gputop.findings.verdict import SEVERITIES, Incident
+from gputop.findings.verdict import SEVERITIES, Incident, best_fix
 from gputop.model.frame import SECOND_NS, Header
 from gputop.model.roles import program_name
 from gputop.stream.following import Following
+from gputop.system.colour import Line
 from gputop.system.text import clean
 
 SCHEMA = 1
@@ -37,11 +40,12 @@ class Alert(Struct, frozen=True):
     @property
     def facts(self) -> dict[str, str]:
         """Name -> value, of what short forms show: a chat's fields, the variables of a command. What is not known is left out."""
-        one = self.incident
+        one, fix = self.incident, best_fix(self.incident.fixes)
         facts = {
             "host": self.host, "severity": one.severity, "symptom": one.symptom, "cause": one.cause, "trainer": self.trainer,
             "trainer_pid": one.trainer_pid, "gpu": one.gpu, "times": self.times if self.times > 1 else None, "gpu_lost_s": one.gpu_lost_s,
             "culprits": ", ".join(f"{who.name} ({who.pid})" for who in one.culprits), "help_url": one.help_url,
+            "fix": None if fix is None or fix.look else fix.command or fix.text,
         }  # fmt: skip
         return {name: str(value) for name, value in facts.items() if value not in (None, "")}
 
@@ -131,9 +135,26 @@ class _Sent(Struct):
 def made(event: str, incident: Incident, following: Following, times: int = 1) -> Alert:
     """The alert about an incident of a stream, as it stands now. ``times``: how often it has come since the last one was sent."""
     header = following.board.header
-    text, trainer = _text(event, incident, header, following.board.t_ns, times), _trainer(incident, following)
+    if event == END and incident.end_ns is None:  # the job has ended with it
+        incident = replace(incident, end_ns=following.board.t_ns)
+    text, trainer = _text(event, incident, header, times), _trainer(incident, following)
     found = Alert(SCHEMA, event, text, header.host, trainer, times, episode(incident, header))
     return plain(found, lambda one: clean(one, MOST_TEXT), MOST_LISTED)
+
+
+def lines(alert: Alert, width: int, before: str = "") -> Iterator[Line]:
+    """Lines of an alert for a terminal: what began, with its fix, or what is over. ``before``: what stands before the first."""
+    one = alert.incident
+    what, often = heading(one.symptom, one, "←"), _often(alert.times)
+    if alert.event == END:
+        lasted_s = 0.0 if one.end_unix_s is None else one.end_unix_s - one.start_unix_s
+        yield message.over(what, f"{alert.host}, over after {lasted_s:.0f} s{often}", before)
+        return
+    yield message.head(what, one.severity, f"{alert.host}, {one.severity}{often}", before)
+    yield from message.wrapped(one.headline, width, "title")
+    yield from message.wrapped(one.detail, width)
+    if (fix := best_fix(one.fixes)) is not None:
+        yield from message.fixes([fix], width)
 
 
 def _trainer(incident: Incident, following: Following) -> str:
@@ -143,11 +164,15 @@ def _trainer(incident: Incident, following: Following) -> str:
     return program_name(info) + (f" rank {role.rank}" if role is not None and role.rank is not None else "")
 
 
-def _text(event: str, incident: Incident, header: Header, now_ns: int, times: int) -> str:
+def _text(event: str, incident: Incident, header: Header, times: int) -> str:
     what = heading(incident.symptom, incident, "←")
-    often = f", {times} times in {QUIET_NS // MINUTE_NS} min" if times > 1 else ""
+    often = _often(times)
     if event == BEGIN:
         told = f"{incident.headline}. {incident.detail}" if incident.detail else incident.headline
         return clean(f"▲ {header.host}: {what} ({incident.severity}{often}): {told}", MOST_TEXT)
-    seconds = ((incident.end_ns or now_ns) - incident.start_ns) / 1e9
+    seconds = ((incident.end_ns or incident.start_ns) - incident.start_ns) / 1e9
     return clean(f"✓ {header.host}: {what} is over after {seconds:.0f} s{often}: {incident.headline}", MOST_TEXT)
+
+
+def _often(times: int) -> str:
+    return f", {times} times in {QUIET_NS // MINUTE_NS} min" if times > 1 else ""

@@ -134,10 +134,10 @@ class Sender:
 
 
 class Alerts:
-    """Reports the incidents of one stream to all sinks; ``said`` gets the line of each."""
+    """Reports the incidents of one stream to all sinks, and to ``said``."""
 
     def __init__(
-        self, sinks: Sequence[Sink], severity: str, notify: Callable[[str], None], said: Callable[[str], None] | None = None
+        self, sinks: Sequence[Sink], severity: str, notify: Callable[[str], None], said: Callable[[Alert], None] | None = None
     ) -> None:
         self._teller, self._damper = IncidentFilter(severity), Damper()
         self._notify, self._said = notify, said
@@ -161,7 +161,7 @@ class Alerts:
         news = self._teller.news(incidents)
         if self._said is not None:
             for event, incident in news:
-                self._said(made(event, incident, following).text)
+                self._said(made(event, incident, following))
         for event, incident, times in self._damper.sent(news, following.board.t_ns):
             alert = made(event, incident, following, times)
             for sender in self.senders:

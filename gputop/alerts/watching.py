@@ -23,14 +23,14 @@ class Watching(Reader):
     """Ends the loop once a job has starved and there is no command; ``command`` runs to its end, unless ``stops``."""
 
     def __init__(
-        self, judging: Unwatched, alerts: Alerts, command: Command, say: Callable[[str], None], *, severity: str | None, for_s: float,
-        stops: bool = False,
+        self, judging: Unwatched, alerts: Alerts, command: Command, starved: Callable[[Incident], None], *, severity: str | None,
+        for_s: float, stops: bool = False,
     ) -> None:  # fmt: skip
-        """``severity`` from which a job starves (None: it does not matter), ``for_s``: for how long."""
+        """``severity`` from which a job starves (None: it does not matter), ``for_s``: for how long; ``starved`` gets the incident then."""
         self.has_starved = self.has_stopped = False
-        self._judging, self._alerts, self._command, self._say = judging, alerts, command, say
+        self._judging, self._alerts, self._command, self._report_starved = judging, alerts, command, starved
         self._starving = Starving(severity, round(for_s * 1e9)) if severity is not None else None
-        self._for_s, self._stops = for_s, stops
+        self._stops = stops
         self._family = Family()
         self._boot_id = ""
 
@@ -46,7 +46,7 @@ class Watching(Reader):
         found = self._starving.look([one for one in self._judging.engine.incidents if self.is_about(one.trainer_pid)])
         if found is not None:
             self.has_starved = True
-            self._say(f"starved for {self._for_s:g} s at {found.severity} severity: {found.headline}")
+            self._report_starved(found)
             self.has_stopped = self._stops and self._command.stop(STOP_S)
 
     def is_over(self) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
+    from gputop.alerts.alert import Alert
     from gputop.alerts.sender import Alerts
     from gputop.findings.money import GpuHourPrice
     from gputop.sources import Settings
@@ -149,10 +150,10 @@ def add_alerts(parser: argparse.ArgumentParser) -> None:
 
 
 def alerts_of(
-    args: argparse.Namespace, notify: Callable[[str], None], said: Callable[[str], None] | None = None
+    args: argparse.Namespace, notify: Callable[[str], None], said: Callable[[Alert], None] | None = None
 ) -> Alerts | None:
     """The alerts that the flags, or else [alerts] of config.toml, ask for; None for none. ``notify`` gets lines about failures, ``said``
-    the line of each alert; ``said`` alone is enough. UserError for an impossible sink.
+    each alert; ``said`` alone is enough. UserError for an impossible sink.
     """
     from gputop.system import config
 

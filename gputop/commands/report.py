@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import sys
 import time
 from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 
 from gputop.commands.options import price
+from gputop.system.colour import Line, painted, width_of
 from gputop.system.errors import UserError
 from gputop.system.text import clean, from_shell
 
@@ -30,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--since", type=from_shell, metavar="T", help=f"only from here on: {WAYS}")
     parser.add_argument("--until", type=from_shell, metavar="T", help="only up to here")
     parser.add_argument("--price", type=price, metavar="P", help="of a GPU hour, such as 3.5/h or 3.5EUR/h")
-    parser.add_argument("--to", choices=("md", "html", "json"), default="md", metavar="FORMAT", help="md, html, json (md)")
+    formats = ("text", "md", "html", "json")
+    parser.add_argument("--to", choices=formats, default=formats[0], metavar="FORMAT", help="text, md, html, json (text)")
     parser.add_argument("-o", "--output", metavar="OUT", help="a new file; without it standard output")
 
 
@@ -52,17 +55,28 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(args: argparse.Namespace, found: dict[str, object]) -> None:
-    from gputop.system.console import write
+    from gputop.system.console import show, write
     from gputop.tables import usage_text
 
+    lines: list[Line] = []
     if args.to == "json":
         import msgspec
 
         text = msgspec.json.encode(found).decode() + "\n"
+    elif args.to == "text":
+        from gputop.findings.text import LEAST_WIDTH, MOST_WIDTH, WIDTH
+        from gputop.tables import usage_lines
+
+        to_terminal = args.output in (None, "-")
+        lines = list(usage_lines.lines(found, width_of(sys.stdout, LEAST_WIDTH, MOST_WIDTH, WIDTH) if to_terminal else WIDTH))
+        text = "".join(f"{painted(line, on=False)}\n" for line in lines)
     else:
         text = usage_text.page(found) if args.to == "html" else usage_text.markdown(found)
     if args.output in (None, "-"):
-        write(text if args.to == "md" else text.encode())
+        if lines:
+            show(lines)
+        else:
+            write(text if args.to == "md" else text.encode())
         return
     from gputop.commands.options import WRITER, acting_as_user
     from gputop.system.output import create

@@ -8,11 +8,13 @@ memcpy calls by the Python line that made them.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import WRITER, acting_as_user, duration, no_process, process_id, runs
-from gputop.system.console import notify, write
+from gputop.system.colour import width_of
+from gputop.system.console import notify, show, write
 from gputop.system.errors import UserError
 from gputop.system.text import clean
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from gputop.model.roles import Role
     from gputop.stacks.document import OffCpuWaits, SampledLines, Stacks
     from gputop.stacks.frames import Weighted
+    from gputop.stacks.lines import TextLine
 
 EXAMPLES = """examples:
   gputop stacks                                   everything stalled now
@@ -29,6 +32,7 @@ EXAMPLES = """examples:
   gputop stacks 3821 --duration 30 --svg a.svg    a flame graph, for a browser
   gputop stacks --speedscope -o stacks.json       for https://www.speedscope.app"""
 
+LEAST_WIDTH, MOST_WIDTH = 40, 200  # columns of sentences; those of a pipe depend on no terminal
 LOOK_TICKS, LOOK_INTERVAL_NS = 8, 100_000_000  # processes are watched for 0.7 s to find the stalled ones
 
 
@@ -96,12 +100,13 @@ def _take(args: argparse.Namespace, pids: list[int], roles: dict[int, Role], wai
     from gputop.stacks import nccl
     from gputop.stacks.capture import capture
     from gputop.stacks.document import stacks
-    from gputop.stacks.lines import plain, summary, text_lines, weigh_stacks
+    from gputop.stacks.lines import TextLine, summary, text_lines, weigh_stacks
 
     taken = capture(pids, waits=waits, native=args.native)
     said = nccl.ask(pids)
     found = stacks(taken, roles, said)
-    _write(args, f"{summary(taken)}\n\n{plain([*nccl.told(said), *text_lines(found.groups)])}", found, weigh_stacks(taken.stacks), "stack")
+    lines = [TextLine("title", summary(taken)), TextLine("blank", ""), *nccl.told(said), *text_lines(found.groups)]
+    _write(args, lines, found, weigh_stacks(taken.stacks), "stack")
     unread = [stack for stack in taken.stacks if not (stack.python or stack.kernel)]
     if len(unread) == len(taken.stacks) and not args.json:
         notify(f"no stack could be read: {unread[0].error}")
@@ -141,7 +146,7 @@ def _look() -> tuple[list[int], dict[int, Role], dict[int, str]]:
 
 def _sample(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -> int:
     from gputop.stacks.document import sampled_lines
-    from gputop.stacks.lines import main_thread_lines, plain
+    from gputop.stacks.lines import TextLine, main_thread_lines
     from gputop.stacks.sampling import watch_main_threads
 
     found, failed = watch_main_threads(pids, args.duration)
@@ -150,8 +155,8 @@ def _sample(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -
     names = _names(pids, roles)
     if found or args.json or args.folded or args.speedscope or args.svg is not None:
         weighted = [((names[one.pid], *frames), count) for one in found for frames, count in one.stacks]
-        text = "\n".join(plain(main_thread_lines(one, names[one.pid])) for one in found)
-        _write(args, text, sampled_lines(found, failed), weighted, "sample")
+        lines = [line for one in found for line in (TextLine("blank", ""), *main_thread_lines(one, names[one.pid]))][1:]
+        _write(args, lines, sampled_lines(found, failed), weighted, "sample")
     return 0 if found else 1
 
 
@@ -173,7 +178,7 @@ def _called(pid: int) -> str:
 def _watch(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) -> int:
     from gputop.stacks import on_demand
     from gputop.stacks.document import SCHEMA, OffCpuWaits
-    from gputop.stacks.lines import offcpu_lines, plain
+    from gputop.stacks.lines import offcpu_lines
     from gputop.system.errors import Unavailable
 
     try:
@@ -182,22 +187,24 @@ def _watch(args: argparse.Namespace, pids: list[int], roles: dict[int, Role]) ->
         raise UserError(f"{error.reason}; {error.remedy}" if error.remedy else error.reason) from None
     if args.svg is not None and not found.stacks:
         raise UserError("no thread waited in this time: there is nothing to draw")
-    text = plain(offcpu_lines(found, _names(pids, roles)))
-    _write(args, text, OffCpuWaits(SCHEMA, found), on_demand.weigh_off_cpu(found.stacks), "nanoseconds")
+    lines = offcpu_lines(found, _names(pids, roles))
+    _write(args, lines, OffCpuWaits(SCHEMA, found), on_demand.weigh_off_cpu(found.stacks), "nanoseconds")
     return 0
 
 
 def _write(
-    args: argparse.Namespace, text: str, answer: Stacks | SampledLines | OffCpuWaits, weighted: Sequence[Weighted], unit: str
-) -> None:
+    args: argparse.Namespace, lines: Sequence[TextLine], answer: Stacks | SampledLines | OffCpuWaits, weighted: Sequence[Weighted],
+    unit: str,
+) -> None:  # fmt: skip
     """Write what was found as the flags ask: text, JSON, or stacks with weights of this unit: ``stack``, ``sample``, ``nanoseconds``."""
     import msgspec
 
     if args.svg is not None and not weighted:
         return  # why there are none has been printed
     from gputop.stacks.flame_svg import to_svg
-    from gputop.stacks.lines import save, to_folded, to_speedscope
+    from gputop.stacks.lines import coloured, plain, save, to_folded, to_speedscope
 
+    text = ""
     if args.svg is not None:
         text = to_svg(weighted, "gputop stacks", unit)
     elif args.folded:
@@ -206,9 +213,12 @@ def _write(
         weights = unit if unit == "nanoseconds" else "none"
         text = msgspec.json.encode(answer if args.json else to_speedscope(weighted, "gputop stacks", weights)).decode() + "\n"
     if args.output in (None, "-"):
-        write(text.encode(errors="replace") if args.json or args.folded or args.speedscope or args.svg is not None else text)
+        if text:
+            write(text.encode(errors="replace"))
+        else:
+            show(coloured(lines, width_of(sys.stdout, LEAST_WIDTH, MOST_WIDTH, MOST_WIDTH)))
     else:
         with acting_as_user(*WRITER):
-            save(args.output, text)
+            save(args.output, text or plain(lines))
         if args.svg is not None:
             write(f"written to {clean(args.output)}: open it in a browser\n")

@@ -1,4 +1,4 @@
-"""Watch without a screen: a line for each incident that begins and ends, alerts, and exit code 3 once a job has starved for too long.
+"""Watch without a screen: what begins, with its fix, and what is over, alerts, and exit code 3 once a job has starved for too long.
 
 With a command it watches only the processes that this starts; the command runs to its end all the same, unless --stop is given.
 """
@@ -6,13 +6,20 @@ With a command it watches only the processes that this starts; the command runs 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
+from typing import TYPE_CHECKING
 
 from gputop.commands.options import ALERT_SEVERITIES, RECORDER, add_alerts, add_sampling, alerts_of, duration, leave_root
 from gputop.commands.unattended import EXPORTER, add_metrics, alerting, check_metrics, command_of, exporting, lasting_stream
-from gputop.system.console import notify, show
+from gputop.system.colour import width_of
+from gputop.system.console import notify, show, show_aside
 from gputop.system.errors import UserError
 from gputop.system.program import return_freed_memory
+
+if TYPE_CHECKING:
+    from gputop.alerts.alert import Alert
+    from gputop.findings.verdict import Incident
 
 EXAMPLES = """examples:
   gputop watch --alert desktop                          until Ctrl-C
@@ -44,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("a command runs on this machine: --host cannot watch it", code=2)
     if args.stop and not (argv and args.fail_on):
         raise UserError("--stop needs --fail-on and a command", code=2)
-    say = _print_error if argv else _say
-    alerts = alerts_of(args, notify, say)
+    printer = _Printer(args.for_, aside=bool(argv))
+    alerts = alerts_of(args, notify, printer.tell)
     assert alerts is not None
     check_metrics(args)
     return_freed_memory()
@@ -61,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
         goes_on = f"nothing is watched any more{'; the command runs on' if argv else ''}"
         judging = Unwatched(None, every_ns=FEED_EVERY_NS, notify=notify, goes_on=goes_on)
-        watching = Watching(judging, alerts, command, say, severity=args.fail_on, for_s=args.for_, stops=args.stop)
+        watching = Watching(judging, alerts, command, printer.tell_starved, severity=args.fail_on, for_s=args.for_, stops=args.stop)
         loop.add(judging, *exporting(args, judging), watching, *alerting(alerts, judging, watching.is_about))
         command.listen()
         loop.begin("watched")
@@ -73,11 +80,32 @@ def run(args: argparse.Namespace) -> int:
     return STARVED if watching.has_starved and (not code or watching.has_stopped) else code
 
 
-def _say(text: str) -> None:
-    """A line with its time."""
-    show([f"{time.strftime('%H:%M:%S')} {text}"])
+class _Printer:
+    """Prints what is found, each with its time; ``aside`` on standard error, for standard output belongs to the command."""
 
+    def __init__(self, for_s: float, aside: bool) -> None:
+        self._for_s = for_s
+        self._stream, self._show = (sys.stderr, show_aside) if aside else (sys.stdout, show)
+        self._before = "gputop: " if aside else ""
 
-def _print_error(text: str) -> None:
-    """Print a line with its time to standard error: standard output belongs to the command."""
-    notify(f"{time.strftime('%H:%M:%S')} {text}")
+    def tell(self, alert: Alert) -> None:
+        from gputop.alerts.alert import lines
+
+        self._show(lines(alert, self._width, self._now))
+
+    def tell_starved(self, one: Incident) -> None:
+        """Print that a job has starved for so long that gputop fails."""
+        from gputop.findings import message
+
+        first = message.head(f"starved for {self._for_s:g} s", one.severity, f"{one.severity}, {one.cause}", self._now)
+        self._show([first, *message.wrapped(one.headline, self._width, "title")])
+
+    @property
+    def _width(self) -> int:
+        from gputop.findings.text import LEAST_WIDTH, MOST_WIDTH, WIDTH
+
+        return width_of(self._stream, LEAST_WIDTH, MOST_WIDTH, WIDTH)
+
+    @property
+    def _now(self) -> str:
+        return f"{self._before}{time.strftime('%H:%M:%S')} "

@@ -4,7 +4,8 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 const cells = data.cells, perSecond = 1 / data.cell_s;
 const WINDOWS_S = [10, 20, 30, 60, 120, 300, 600];
-const TALL = ["gpu.util_pct", "gpu.power_w", "sync.p99_ms", data.lanes.some((lane) => lane.id === "runq.p99_ms") ? "runq.p99_ms" : "runq.pct"];
+const STEPS = "steps.per_s", EFFECT = [STEPS, "gpu.util_pct", "gpu.gr_active_pct"]; // what is felt, and what is paid for
+const TALL = [STEPS, "gpu.util_pct", "gpu.power_w", "sync.p99_ms", data.lanes.some((lane) => lane.id === "runq.p99_ms") ? "runq.p99_ms" : "runq.pct"];
 const MOST_BYSTANDERS = 8, LEAST_CPU_PCT = 1, MOST_INCIDENTS = 10;
 const STARVING = 64, INFERRED = 128;
 // word -> [colour, height as a share, hatched]: never told by colour alone
@@ -117,9 +118,17 @@ function level(lane, value) {
   if (lane.crit !== null && value >= lane.crit) return "crit";
   return lane.warn !== null && value >= lane.warn ? "warn" : "";
 }
+function shade(context, by, height) { // the times of incidents
+  context.fillStyle = colours.warn;
+  context.globalAlpha = .13;
+  for (const one of incidents.filter((one) => one.severity !== "info" && one.to >= first && one.from < first + shown))
+    context.fillRect((Math.max(one.from, first) - first) * by, 0, (Math.min(one.to, first + shown) - Math.max(one.from, first)) * by, height);
+  context.globalAlpha = 1;
+}
 function drawLane(lane) {
   const [context, width, height] = prepare(lane.canvas), by = width / shown;
-  const colour = colours[{ "gpu.power_w": "lane2", "sync.p99_ms": "lane3" }[lane.id] || "lane"];
+  const colour = colours[{ [STEPS]: "lane2", "gpu.power_w": "lane2", "sync.p99_ms": "lane3" }[lane.id] || "lane"];
+  shade(context, by, height);
   let most = 0;
   for (let i = first; i < first + shown; i++) if (lane.read[i] > most) most = lane.read[i];
   const top = lane.top || niceTop(most);
@@ -129,9 +138,11 @@ function drawLane(lane) {
     if (!Number.isFinite(value)) continue;
     const x = (i - first) * by, high = Math.max(1, Math.min(1, value / top) * (height - 1));
     const fresh = lane.read[i] === lane.read[i], mark = level(lane, value);
-    context.fillStyle = fresh ? (mark ? colours[mark] : colour) : colours.held;
+    context.globalAlpha = fresh ? 1 : .75; // a reading that stands is a little fainter
+    context.fillStyle = mark ? colours[mark] : colour;
     context.fillRect(x, height - high, Math.max(1, by + .3), high);
   }
+  context.globalAlpha = 1;
   if (lane.warn !== null && lane.warn < top) {
     const y = Math.round(height - lane.warn / top * (height - 1)) + .5;
     context.strokeStyle = colours.warn;
@@ -157,6 +168,7 @@ function drawState(context, word, x, width, height) {
 }
 function drawStates(proc) {
   const [context, width, height] = prepare(proc.canvas), by = width / shown;
+  shade(context, by, height);
   let from = first;
   for (let i = first; i <= first + shown; i++) {
     if (i < first + shown && i < cells && wordOf(proc.code[i]) === wordOf(proc.code[from])) continue;
@@ -202,6 +214,18 @@ function drawOverview() {
 
 // rows that stay; their numbers change
 const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
+// the order of the story, as on the screen: steps, how busy the GPU is, what the cause shows in, the rest as it was
+function orderLanes(cause, gpu, pid) {
+  const own = data.lanes_of_cause[cause] || [], chosen = gpu === null || gpu === undefined ? (lanes.find((lane) => lane.gpu !== null) || {}).gpu : gpu;
+  const ours = (lane) => lane.gpu === null ? lane.pid === null || lane.pid === (pid || lane.pid) : lane.gpu === chosen;
+  const rank = (lane) => !ours(lane) ? 9 : EFFECT.includes(lane.id) ? EFFECT.indexOf(lane.id) : own.includes(lane.id) ? 4 + own.indexOf(lane.id) / 9 : 9;
+  const order = lanes.map((lane, i) => [rank(lane), i, lane]).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
+  for (const [, , lane] of order) {
+    lane.row.classList.toggle("tall", TALL.includes(lane.id) || (ours(lane) && own.includes(lane.id)));
+    if (ours(lane) && own.includes(lane.id)) lane.row.hidden = false;
+    $("lanes").append(lane.row);
+  }
+}
 function makeLanes() {
   for (const lane of lanes) {
     lane.canvas = canvasOf("cells");
@@ -209,13 +233,14 @@ function makeLanes() {
     lane.scale = el("span", {});
     lane.side = el("span", {});
     const label = el("span", { class: "label", title: lane.help || null }, el("span", {}, lane.title), el("span", { class: "num" }, lane.number, el("span", { class: "unit" }, lane.unit)));
-    lane.row = el("li", { class: TALL.includes(lane.id) ? "row tall" : "row" }, label, lane.canvas, el("span", { class: "side" }, lane.scale, " ", lane.unit, lane.side));
-    $("lanes").append(lane.row);
+    lane.row = el("li", { class: "row" }, label, lane.canvas, el("span", { class: "side" }, lane.scale, " ", lane.unit, lane.side));
   }
+  const whose = worst || data.whole;
+  orderLanes(data.whole.cause, whose.gpu, whose.trainer_pid);
   const flat = everyLane.filter((lane) => !lanes.includes(lane)).map((lane) => lane.title);
   if (flat.length) $("lanes").after(el("p", { class: "dim" }, `nothing at: ${flat.join(", ")}`));
-  const chosen = worst && worst.gpu !== null ? worst.gpu : (lanes.find((lane) => lane.gpu !== null) || {}).gpu;
-  const others = lanes.filter((lane) => lane.gpu !== null && lane.gpu !== chosen && !(lane.id === "gpu.util_pct" || (lane.id === "gpu.power_w" && gpus.length <= 4)));
+  const chosen = worst && worst.gpu !== null ? worst.gpu : (lanes.find((lane) => lane.gpu !== null) || {}).gpu, paces = lanes.filter((lane) => lane.pid !== null);
+  const others = lanes.filter((lane) => lane.pid !== null ? lane.pid !== ((paces.find((one) => one.pid === whose.trainer_pid) || paces[0]).pid) : lane.gpu !== null && lane.gpu !== chosen && !(lane.id === "gpu.util_pct" || (lane.id === "gpu.power_w" && gpus.length <= 4)));
   for (const lane of others) lane.row.hidden = true;
   if (!others.length) return;
   const button = el("button", { type: "button" }, `all lanes (${others.length} more)`);
@@ -387,7 +412,7 @@ function play(on) {
 }
 function jump(way) {
   const found = way > 0 ? incidents.find((one) => one.from > cursor) : incidents.filter((one) => one.from < cursor).pop();
-  if (found) { play(false); go(found.from, true); }
+  if (found) { play(false); orderLanes(found.cause, found.gpu, found.trainer_pid); go(found.from, true); drawAxis(); }
 }
 
 // the rest of the page
@@ -411,7 +436,7 @@ function fixOf(fix) { // what to do, with its command; a look is never shown as 
 const spanOf = (one) => `${clock(one.start_s * perSecond)} ${one.end_s === null ? "to the end" : `to ${clock(one.end_s * perSecond)}`}`;
 function seekButton(one) {
   const seek = el("button", { type: "button" }, "show this moment");
-  seek.addEventListener("click", () => { play(false); go(one.from, true); $("player").scrollIntoView(); });
+  seek.addEventListener("click", () => { play(false); orderLanes(one.cause, one.gpu, one.trainer_pid); go(one.from, true); drawAxis(); $("player").scrollIntoView(); });
   return seek;
 }
 function makeAnswer() { // what the whole recording comes to

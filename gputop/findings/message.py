@@ -31,6 +31,11 @@ def head(what: str, severity: str | None, about: str = "", before: str = "") -> 
     return [(before, "dim"), (f"{mark} {clean(what)}", colour), (f"  ({clean(about)})" if about else "", "dim")]
 
 
+def over(what: str, about: str = "", before: str = "") -> Line:
+    """The first line of what has ended."""
+    return [(before, "dim"), (f"✓ {clean(what)}", "good"), (f"  ({clean(about)})" if about else "", "dim")]
+
+
 def wrapped(text: str, width: int, style: str = "", indent: int = INDENT) -> Iterator[Line]:
     """The text, in lines of at most ``width`` columns; none of an empty one."""
     for line in _wrap(clean(text), max(indent + 20, width), " " * indent, " " * indent):
@@ -119,4 +124,5 @@ def onward(steps: Sequence[tuple[str, str]], indent: int = INDENT) -> Iterator[L
     """What to do next: commands, and what each does."""
     room = max((len(command) for command, _ in steps), default=0)
     for i, (command, what) in enumerate(steps):
-        yield [(f"{'':<{indent}}{'next' if not i else '':<{LABEL}}", "dim"), (f"{clean(command):<{room}}", "accent"), (f"  {what}", "")]
+        label, told = "next" if not i else "", f"  {what}" if what else ""
+        yield [(f"{'':<{indent}}{label:<{LABEL}}", "dim"), (f"{clean(command):<{room}}", "accent"), (told, "")]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gputop.model.frame import Stack
@@ -13,6 +14,7 @@ from gputop.stacks.flame import KERNEL_MARK
 from gputop.stacks.frames import Line, Weighted, parse
 from gputop.stacks.group import Group, Member
 from gputop.stacks.source_line import read_lines
+from gputop.system import colour
 from gputop.system.errors import UserError
 from gputop.system.output import create, whole_or_gone
 from gputop.system.text import clean, counted
@@ -21,6 +23,12 @@ if TYPE_CHECKING:
     from gputop.stacks.on_demand import OffCpu, OffCpuStack
     from gputop.stacks.sampling import CudaLine, LineShare, MainThread
 
+MEANINGS = {
+    "title": "title", "members": "dim", "wait": "warn", "own": "accent", "row": "accent", "frame": "", "source": "good", "kernel": "dim",
+    "error": "crit", "note": "dim", "blank": "",
+}  # fmt: skip
+"""Kind of a line -> meaning of its colour."""
+_SENTENCES = ("members", "wait", "kernel", "error", "note")  # kinds that may be broken; frames and rows are read across
 _MEMBERS_SHOWN = 12  # threads named per group
 _KERNEL_SHOWN = 6  # kernel functions per stack, the innermost
 _OVERVIEW = 6  # groups in the overview
@@ -39,6 +47,18 @@ class TextLine(NamedTuple):
 def plain(lines: Iterable[TextLine]) -> str:
     """The lines as text for a terminal or a file, each ending with a newline."""
     return "".join(f"{clean(line.text)}\n" for line in lines)
+
+
+def coloured(lines: Iterable[TextLine], width: int) -> Iterator[colour.Line]:
+    """The lines with meanings for a terminal of ``width`` columns, wider sentences in several."""
+    for line in lines:
+        text = clean(line.text)
+        if len(text) > width and line.kind in _SENTENCES:
+            indent = " " * (len(text) - len(text.lstrip()))
+            rows = textwrap.wrap(text.strip(), width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+        else:
+            rows = [text]
+        yield from ([(row, MEANINGS[line.kind])] for row in rows)
 
 
 def text_lines(groups: Iterable[Group], depth: int = 12) -> list[TextLine]:

@@ -24,9 +24,10 @@ import msgspec
 from msgspec import Struct, field, to_builtins
 
 from gputop.findings.explanation import Explanation
+from gputop.findings.lanes import LANES_OF_CAUSE
 from gputop.findings.path import amount, factor, sentence, tree, without
 from gputop.findings.verdict import PathStep, Verdict, best_fix
-from gputop.model.fields import FIELDS
+from gputop.model.fields import FIELDS, STEPS
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.model.identity import Identity
 from gputop.recording.reader import Recording
@@ -52,7 +53,10 @@ MOST_TITLE = 200  # characters; a browser's tab shows 30, a list of files 100
 MOST_WHOLE = 1 << 52  # of numbers and of their differences; a JavaScript number holds 53 bits
 MIB = 1 << 20
 
+MOST_STEPS_LANES = 4  # trainers whose steps have a lane: that of the verdict, and those with most readings; a choice
+
 LANES = (
+    STEPS,
     "gpu.util_pct", "gpu.gr_active_pct", "gpu.power_w", "gpu.sm_active_pct", "gpu.mem_used_pct", "gpu.pcie_rx_mb_per_s", "sync.p99_ms",
     "runq.p99_ms", "runq.pct", "offcpu.pct", "switches.per_s", "cpu.busy_pct", "psi.io_pct", "psi.memory_pct", "disk.read_mb_per_s",
     "jobs.memory_gib", "net.rx_mb_per_s",
@@ -254,6 +258,7 @@ class _Scribe:
         session, header, found = self.session, self.session.header or Header(), self.session.engine.explain()
         start_s = header.unix_ns_of(self.start_ns) / 1e9
         local = time.localtime(start_s)
+        explained = _explained(found, start_s)
         rows = sorted(self.procs.values(), key=lambda proc: -proc.weight)
         shown = sorted((proc for proc in rows[:MOST_PROCESSES] if proc.numbers or proc.states), key=_place)
         return {
@@ -264,18 +269,21 @@ class _Scribe:
             "sources": [[one.name, one.state, clean(one.reason), clean(one.remedy)] for one in session.board.sources.values()],
             "driver": clean(str(nvml.detail.get("driver", "")), 40) if (nvml := session.board.sources.get("nvml")) else "",
             "gpus": [self._gpu_json(row) for _, row in sorted(self.gpus.items())],
-            "lanes": self._lanes_json(),
+            "lanes": self._lanes_json(explained["whole"].get("trainer_pid")), "lanes_of_cause": LANES_OF_CAUSE,
             "procs": [self._proc_json(proc) for proc in shown],
             "procs_left_out": len(rows) - len(shown),
             "verdicts": [[cell, _verdict_json(verdict)] for cell, verdict in self.verdicts],
             "stacks": self.stacks, "marks": self.marks,
-            **_explained(found, start_s),
+            **explained,
         }  # fmt: skip
 
-    def _lanes_json(self) -> list[dict[str, Any]]:
+    def _lanes_json(self, trainer_pid: int | None) -> list[dict[str, Any]]:
         order = {name: i for i, name in enumerate(LANES)}
         out, name_of = [], "SIM" if self.session.board.header.simulated else "GPU"
-        for key in sorted(self.lanes, key=lambda key: (not key[0].startswith("gpu."), key[1], order[key[0]])):
+        paces = [key for key in self.lanes if key[0] == STEPS]
+        paces.sort(key=lambda key: (key[1] != trainer_pid, -len(self.lanes[key].counts)))
+        shown = self.lanes.keys() - set(paces[MOST_STEPS_LANES:])
+        for key in sorted(shown, key=lambda key: (not key[0].startswith("gpu."), key[1], order[key[0]])):
             spec, lane = FIELDS[key[0]], self.lanes[key]
             is_gpu = key[0].startswith("gpu.")
             if is_gpu and key[1] not in self.gpus:
@@ -285,7 +293,9 @@ class _Scribe:
             top = spec.high if spec.high is not None else self.gpus[key[1]].told.get("limit_w") if key[0] == "gpu.power_w" else None
             slowest_ns = max(spec.refresh_ns, spec.slowest_ns)
             out.append({
-                "id": key[0], "gpu": key[1] if is_gpu else None, "title": f"{name_of} {key[1]} {spec.title}" if is_gpu else spec.title,
+                "id": key[0], "gpu": key[1] if is_gpu else None, "pid": key[1] if key[0] == STEPS else None,
+                "title": f"{name_of} {key[1]} {spec.title}" if is_gpu else f"{spec.title} of {key[1]}" if len(paces) > 1 and key in paces
+                else spec.title,
                 "unit": spec.unit, "digits": spec.digits, "top": top, "warn": spec.warn, "crit": spec.crit, "help": spec.help,
                 "hold": max(1, ceil(2 * slowest_ns / self.cell_ns)), "values": packed(values),
             })  # fmt: skip
@@ -390,6 +400,7 @@ def _explained(found: Explanation, start_s: float) -> dict[str, Any]:
     if dearest is not None:
         lost_s = found.ledger.by_cause.get(verdict.cause)
         said |= {"severity": dearest.severity, "incident": dearest.id, "fix": best_fix(dearest.fixes)}
+        said |= {"trainer_pid": dearest.trainer_pid, "gpu": dearest.gpu}
         said |= {"lost": f"{amount(lost_s)} GPU s" if lost_s else "", "bound": factor(verdict.speedup_max)}
     return {
         "incidents": incidents, "incidents_left_out": len(found.incidents) - len(incidents), "ledger": found.ledger,

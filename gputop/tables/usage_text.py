@@ -1,4 +1,4 @@
-"""The report of `gputop.tables.usage` as Markdown and as a page, both from the same tables."""
+"""The report of `gputop.tables.usage` as tables, and these as Markdown and as a page."""
 
 from __future__ import annotations
 
@@ -130,16 +130,27 @@ def _short(rows: list[dict[str, Any]], kinds: Sequence[str], numbers: Sequence[s
 
 def incident_lines(one: dict[str, Any]) -> tuple[str, list[str], list[str]]:
     """(title, sentences, commands) of an incident."""
-    start = strftime("%Y-%m-%d %H:%M:%S", localtime(one["start_unix_s"]))
-    lasted = "" if one["end_unix_s"] is None else f", for {hours(round(one['end_unix_s'] - one['start_unix_s']))}"
-    title = f"{one['cause']} on {one['host']}, {start}{lasted}: {amount(one['gpu_lost_s'])} GPU s lost"
     fix = one["fixes"][0] if one["fixes"] else None
     what = "Where to look" if fix and fix.get("look") else "What to do"
     said = [one["headline"], *([one["detail"]] if one["detail"] else []), *([f"{what}: {fix['text']}"] if fix else [])]
     said += [f"More about {one['cause']}: {one['help_url']}"] if one["help_url"] else []
-    replay = f"gputop replay {shlex.quote(one['file'])} --at {shlex.quote(start)}"
+    replay = replay_command(one)
     commands = [fix["command"], replay] if fix and fix["command"] else [replay]
-    return clean(title), [clean(line) for line in said], [clean(line) for line in commands]
+    return incident_title(one), [clean(line) for line in said], [clean(line) for line in commands]
+
+
+def incident_title(one: dict[str, Any]) -> str:
+    lasted = "" if one["end_unix_s"] is None else f", for {hours(round(one['end_unix_s'] - one['start_unix_s']))}"
+    return clean(f"{one['cause']} on {one['host']}, {_start(one)}{lasted}: {amount(one['gpu_lost_s'])} GPU s lost")
+
+
+def replay_command(one: dict[str, Any]) -> str:
+    """The command that shows an incident."""
+    return f"gputop replay {shlex.quote(one['file'])} --at {shlex.quote(_start(one))}"
+
+
+def _start(one: dict[str, Any]) -> str:
+    return strftime("%Y-%m-%d %H:%M:%S", localtime(one["start_unix_s"]))
 
 
 def title_of(told: dict[str, Any]) -> str:
@@ -147,7 +158,7 @@ def title_of(told: dict[str, Any]) -> str:
 
 
 def markdown(told: dict[str, Any]) -> str:
-    """The report for a terminal, a chat or a file."""
+    """The report for a chat or a file."""
     lines = [f"# {title_of(told)}", "", *(_escaped(line) for line in summary(told))]
     for i, one in enumerate(told["incidents"]):
         title, said, commands = incident_lines(one)

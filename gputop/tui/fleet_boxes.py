@@ -16,7 +16,7 @@ from gputop.model.frame import Stack
 from gputop.model.roles import Role
 from gputop.stacks import nccl
 from gputop.stacks.group import group
-from gputop.stacks.lines import TextLine, text_lines
+from gputop.stacks.lines import MEANINGS, TextLine, text_lines
 from gputop.stacks.nccl import NcclReport
 from gputop.stream.reach.hosts import fold as fold_hosts
 from gputop.system.errors import UserError
@@ -25,7 +25,6 @@ from gputop.system.text import clean, counted, file_size
 from gputop.tui.box import Box
 from gputop.tui.draw import Line, time_of_day
 from gputop.tui.feed import Context
-from gputop.tui.stacks_box import MEANINGS
 
 STACKS_IN_S = 0.7  # s from the question until all nodes take the stacks: the question must have reached them
 STACKS_S = 15.0  # s after which nodes without an answer are named

@@ -11,7 +11,7 @@ from textual.binding import Binding
 from gputop.model.frame import SECOND_NS, Stack
 from gputop.model.roles import Role
 from gputop.stacks.frames import Weighted
-from gputop.stacks.lines import TextLine, plain, weigh_stacks
+from gputop.stacks.lines import MEANINGS, TextLine, plain, weigh_stacks
 from gputop.stream.stalled import stalled_pids, waits
 from gputop.system.errors import UserError
 from gputop.system.text import cut
@@ -21,10 +21,6 @@ from gputop.tui.feed import Context
 from gputop.tui.flame_box import FlameScreen
 
 SAMPLE_S = 10.0  # s that `t` samples
-MEANINGS = {
-    "title": "title", "members": "dim", "wait": "warn", "own": "accent", "row": "accent", "frame": "", "source": "good", "kernel": "dim",
-    "error": "crit", "note": "dim", "blank": "",
-}  # fmt: skip
 _ELSEWHERE = "these processes do not run here now: on their machine, run `gputop stacks{}`"
 _WHEN = (
     "Stacks are taken when asked for. A gputop that watches its own machine also takes those of trainer and workers when an "

@@ -7,10 +7,11 @@ import json
 import msgspec
 import pytest
 
-from gputop.alerts.alert import BEGIN, END, MOST_TEXT, Damper, IncidentFilter
-from gputop.findings.verdict import Culprit, Incident, page_of
+from gputop.alerts.alert import BEGIN, END, MOST_TEXT, Damper, IncidentFilter, lines
+from gputop.findings.verdict import Culprit, Fix, Incident, page_of
 from gputop.model.frame import SECOND_NS
 from gputop.stream.following import Following
+from gputop.system.colour import painted
 from tests.alerts.made import alert, incident
 from tests.corpus import accuracy, split
 from tests.corpus.runs import load
@@ -147,6 +148,23 @@ def test_names_are_cleaned_and_neither_command_lines_nor_long_texts_are_sent() -
     assert len(one.text) <= MOST_TEXT
     assert len(one.incident.culprits) == 16
     assert len(sent) < 16_000
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_on_a_terminal_it_is_a_message_with_the_fix_and_its_end_one_line(width: int) -> None:
+    fixes = [Fix("See who", "ls -l /proc/903/fd", look=True), Fix("Let hog wait for the others", "chrt --idle --pid 0 903")]
+    begun = [painted(line, on=False) for line in lines(alert(fixes=fixes, headline="x\x1b[2J" + " y" * 90), width, "12:00:00 ")]
+    assert begun[0] == "12:00:00 ▲ input-bound ← cpu-contention  (node7, medium)"
+    assert "  fix   chrt --idle --pid 0 903" in begun
+    assert "ls -l" not in "".join(begun)
+    assert "\x1b" not in "".join(begun)
+    assert max(map(len, begun[1:])) <= width
+    assert alert(fixes=fixes).facts["fix"] == "chrt --idle --pid 0 903"
+    assert "fix" not in alert(fixes=fixes[:1]).facts
+    (over,) = lines(alert(END, end_ns=52 * SECOND_NS), width)
+    assert painted(over, on=False) == "✓ input-bound ← cpu-contention  (node7, over after 42 s)"
+    (ended,) = lines(alert(END), width)
+    assert "over after 10 s" in painted(ended, on=False), "the job has ended, and its incident with it"
 
 
 def test_what_is_not_known_is_left_out_of_the_facts() -> None:

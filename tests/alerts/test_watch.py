@@ -147,9 +147,12 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
 
 def test_it_ends_with_3_at_once_when_a_job_has_starved(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(Made(contended(), 20), "--fail-on", "medium", "--for", "5s") == 3
-    begun, starved = capsys.readouterr().out.splitlines()
-    assert "▲ : input-bound ← cpu-contention (medium): GPU 0 lost" in begun
-    assert "starved for 5 s at medium severity: GPU 0 lost" in starved
+    told = capsys.readouterr().out.splitlines()
+    begun, starved = (i for i, line in enumerate(told) if line[9:10] == "▲")
+    assert "▲ input-bound ← cpu-contention  (" in told[begun]
+    assert "starved for 5 s  (medium, cpu-contention)" in told[starved]
+    assert all("GPU 0 lost" in told[i + 1] for i in (begun, starved))
+    assert any(line.startswith("  fix   ") for line in told[begun:starved]), "the fix stands where it begins"
 
 
 def test_a_healthy_job_ends_with_0_after_the_time(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,7 +173,7 @@ def test_a_command_runs_to_its_end_and_then_it_is_3(run: Callable[..., int], tmp
     assert told.out == "done\n"
     assert "▲" in told.err
     assert "starved for 5 s" in told.err
-    assert "is over after" in told.err, "the job is over, and so is its incident"
+    assert "over after" in told.err, "the job is over, and so is its incident"
     assert (tmp_path / "done").exists()
 
 

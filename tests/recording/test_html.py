@@ -17,7 +17,9 @@ from msgspec.structs import replace
 from gputop import cli
 from gputop.commands.replay import sample
 from gputop.commands.report import price
+from gputop.findings.lanes import LANES_OF_CAUSE
 from gputop.findings.verdict import page_of
+from gputop.model.fields import STEPS
 from gputop.model.frame import Frame, ProcInfo
 from gputop.recording.reader import Recording
 from gputop.stream.session import Session
@@ -108,6 +110,19 @@ def test_it_shows_the_recording_and_runs_nothing_from_it(tab: Browser, page: Pat
     assert tab.run("document.querySelectorAll('#incidents details').length") == len(found.incidents)
     commands = tab.run("[...document.querySelectorAll('#incidents pre')].map((one) => one.textContent)")
     assert commands == [fix.command for one in found.incidents for fix in one.fixes if fix.command]
+
+
+def test_the_lanes_of_the_cause_stand_below_steps_and_the_gpu_and_are_tall(tab: Browser, page: Path) -> None:
+    tab.open(page)
+    shown = tab.run("[...document.querySelectorAll('#lanes li')].map((row) => [lanes.find((lane) => lane.row === row).id, row.className])")
+    ids = [name for name, _ in shown]
+    own = [name for name in LANES_OF_CAUSE["cpu-contention"] if name in ids]
+    assert own
+    assert ids[: 3 + len(own)] == [STEPS, "gpu.util_pct", "gpu.gr_active_pct", *own]
+    assert {name for name, row in shown if "tall" in row.split()} >= {STEPS, "gpu.util_pct", *own}
+    tab.run("orderLanes('disk-io', 0, null)")
+    third = tab.run("lanes.find((lane) => lane.row === document.querySelectorAll('#lanes li')[3]).id")
+    assert third in LANES_OF_CAUSE["disk-io"] or not {*LANES_OF_CAUSE["disk-io"]} & {*ids}
 
 
 def test_it_goes_to_a_moment_by_key_and_touch(tab: Browser, page: Path, recorded: Path) -> None:

@@ -25,12 +25,14 @@ from gputop.cli import make_parser
 from gputop.commands import report
 from gputop.commands.replay import sample
 from gputop.commands.report import instant, price, recordings
+from gputop.findings.explanation import Episode
 from gputop.findings.money import GpuHourPrice, apportion
-from gputop.findings.verdict import CAUSES, Ledger
+from gputop.findings.verdict import CAUSES, Fix, Ledger
 from gputop.model.frame import Frame, Gpu, GpuProc, ProcInfo, ProcSample
 from gputop.recording.reader import Recording
+from gputop.system.colour import painted
 from gputop.system.errors import UserError
-from gputop.tables import usage, usage_text
+from gputop.tables import usage, usage_lines, usage_text
 from gputop.tables.usage import Owner, StretchUsage
 from tests.recording.made import HEADER, SECOND, START_NS, Session, record
 from tests.wait import PATIENCE_S
@@ -38,6 +40,11 @@ from tests.wait import PATIENCE_S
 ROOT = Path(__file__).resolve().parents[2]
 DAY_S = 86_400
 UNIX_S = HEADER.unix_ns / 1e9
+EPISODE = Episode(
+    id=1, start_unix_s=UNIX_S, end_unix_s=UNIX_S + 60, symptom="input-bound", cause="cpu-contention", severity="high", confidence=0.9,
+    trainer_pid=7, gpu=0, gpu_lost_s=9.0, headline="GPU 0 lost 9 of 60 s", detail="", path=[], victims=[], culprits=[], evidence=[],
+    fixes=[Fix("Let it wait", "chrt --idle --all-tasks --pid 0 18469")], regain_gpu_s=9.0, speedup_max=1.2, help_url="",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -249,11 +256,12 @@ def test_it_books_what_explain_books_and_tells_how_to_see_it(tmp_path: Path, cap
     assert found["incidents"][0]["headline"] == explained["incidents"][0]["headline"]
     assert found["problems"] == [f"{sample()}: its GPUs are simulated"]
 
-    assert cli.main(["report", sample(), "--price", "$3.5/h"]) == 0
-    text = capsys.readouterr().out
-    (replay,) = set(re.findall(r"gputop (replay .* --at '[^']*')", text)[:1])
-    assert f"'{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(found['incidents'][0]['start_unix_s']))}'" in replay
-    assert explained["incidents"][0]["fixes"][0]["command"] in text
+    for form in ("text", "md"):
+        assert cli.main(["report", sample(), "--price", "$3.5/h", "--to", form]) == 0
+        text = capsys.readouterr().out
+        (replay,) = set(re.findall(r"gputop (replay .* --at '[^']*')", text)[:1])
+        assert f"'{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(found['incidents'][0]['start_unix_s']))}'" in replay
+        assert explained["incidents"][0]["fixes"][0]["command"] in text
 
     out = tmp_path / "week.html"
     assert cli.main(["report", sample(), "--to", "html", "-o", str(out)]) == 0
@@ -276,6 +284,22 @@ def test_a_bar_is_as_long_as_its_share() -> None:
         assert length == pytest.approx(8 * usage_text.BAR * int(share) / 100, abs=2.5)
     assert all(lengths), "what is little is not nothing"
     assert [f'<td class="bar">{bar} {share} %</td>' in usage_text.page(found) for _, bar, share in rows] == [True] * len(rows)
+
+
+@pytest.mark.parametrize("width", [40, 72, 120])
+def test_as_text_it_has_the_same_numbers_in_the_width_of_the_terminal(width: int) -> None:
+    """Commands are never broken; a bar stands beside each share."""
+    told = week()
+    told[0].incidents = [(replace(EPISODE, gpu_lost_s=90.0), "/data/run.gputop")]
+    found = usage.bill(told, UNIX_S, UNIX_S + 7 * DAY_S, price("3.5/h"))
+    shown = [painted(line, on=False) for line in usage_lines.lines(found, width)]
+    commands = {"chrt --idle --all-tasks --pid 0 18469", usage_text.replay_command(found["incidents"][0])}
+    assert all(any(command in line for line in shown) for command in commands)
+    sums = [line for line in shown if line.startswith("  all ")]
+    assert [usage_text.hours(found["total"]["lost_s"]) in line for line in sums[:3]] == [True] * 3
+    if width >= 72:
+        assert sum("█" in line for line in shown) > 5
+        assert max(len(line) for line in shown if not any(command in line for command in commands)) <= width
 
 
 @pytest.mark.parametrize(("part", "whole", "text"), [(0, 0, ""), (0, 5, "0 %"), (5, 5, f"{'█' * usage_text.BAR} 100 %")])

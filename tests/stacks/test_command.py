@@ -14,7 +14,9 @@ import pytest
 from gputop.commands import stacks
 from gputop.stacks.capture import capture
 from gputop.stacks.frames import parse
+from gputop.stacks.lines import TextLine, coloured, plain
 from gputop.stacks.sampling import by_line, sample
+from gputop.system.colour import painted
 from tests.require import require
 from tests.stacks.conftest import Target
 from tests.wait import PATIENCE_S, until
@@ -45,6 +47,17 @@ def test_text_names_line_wait_and_how_it_was_taken(sleeper: int) -> None:
     assert f"process {sleeper}: time.sleep ← sleeping stalled.py:" in done.stdout
     assert "time.sleep(600)" in done.stdout
     assert "sleeping: clock_nanosleep" in done.stdout or "sleeping: nanosleep" in done.stdout
+
+
+def test_colour_changes_no_text_and_long_sentences_are_broken() -> None:
+    told = {"wait": "    " + "word " * 30, "frame": "    " + "f" * 99, "own": "x\x1b[2J", "blank": ""}
+    lines = [TextLine(kind, text) for kind, text in told.items()]
+    shown = list(coloured(lines, 60))
+    assert "".join(painted(line, on=False) for line in shown if line[0][1] == "warn").split() == ["word"] * 30
+    assert [len(painted(line, on=False)) for line in shown if line[0][1] == ""] == [103, 0]
+    assert max(len(painted(line, on=False)) for line in shown if line[0][1] == "warn") <= 60
+    assert not any("\x1b" in text for line in shown for text, _ in line)
+    assert plain(lines[1:]) == "".join(f"{painted(line, on=False)}\n" for line in coloured(lines[1:], 60))
 
 
 def test_json_holds_stacks_and_groups(sleeper: int) -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from gputop.commands.live import _begin_as_left
 from gputop.commands.screen import Pacer
+from gputop.findings.lanes import LANES_OF_CAUSE
 from gputop.findings.verdict import CAUSES, Verdict
 from gputop.model.fields import FIELDS, STEPS
 from gputop.model.frame import SECOND_NS
@@ -19,7 +20,6 @@ from gputop.system import screenstate
 from gputop.tui.choice_box import LanesScreen
 from gputop.tui.draw import Span, ascii_line
 from gputop.tui.draw.lanes import (
-    LANES_OF_CAUSE,
     SHADED,
     UNENDED,
     Lane,

@@ -16,6 +16,7 @@ from operator import itemgetter
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gputop.findings.lanes import LANES_OF_CAUSE
 from gputop.findings.trouble import grows
 from gputop.findings.verdict import Verdict
 from gputop.model.board import TICK_SLACK_NS, Board, GpuBoard
@@ -55,18 +56,6 @@ class Lane(Struct, frozen=True):
     @property
     def field(self) -> Field:
         return FIELDS[self.key[0]]
-
-
-LANES_OF_CAUSE = {
-    "cpu-contention": ("runq.p99_ms", "runq.pct", "cpu.busy_pct"), "worker-oversubscription": ("runq.p99_ms", "runq.pct", "cpu.busy_pct"),
-    "affinity": ("runq.p99_ms", "runq.pct"), "cgroup-throttle": ("offcpu.pct",), "too-few-workers": ("cpu.busy_pct",),
-    "slow-transform": ("cpu.busy_pct",), "gil-contention": ("switches.per_s",), "lock-contention": ("switches.per_s", "offcpu.pct"),
-    "disk-io": ("psi.io_pct", "disk.read_mb_per_s"), "network-io": ("net.rx_mb_per_s",), "memory-pressure": ("psi.memory_pct",),
-    "main-thread-preprocessing": ("cpu.busy_pct",), "host-optimizer": ("cpu.busy_pct",), "h2d-transfer": ("gpu.pcie_rx_mb_per_s",),
-    "sync-storm": ("sync.p99_ms", "switches.per_s"), "small-kernels": ("gpu.sm_active_pct",), "gpu-throttle": ("gpu.power_w",),
-    "undersized-work": ("gpu.sm_active_pct",), "output-blocked": ("offcpu.pct",), "slow-wire": ("net.rx_mb_per_s", "offcpu.pct"),
-}  # fmt: skip
-"""Cause -> fields whose lanes show it: they stand below the GPU's utilization, and may be tall."""
 
 
 # which lanes there are

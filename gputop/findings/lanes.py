@@ -1,0 +1,14 @@
+"""Series in which a cause shows: the screen and the page of a recording draw them first, and tall, below steps and the GPU."""
+
+from __future__ import annotations
+
+LANES_OF_CAUSE = {
+    "cpu-contention": ("runq.p99_ms", "runq.pct", "cpu.busy_pct"), "worker-oversubscription": ("runq.p99_ms", "runq.pct", "cpu.busy_pct"),
+    "affinity": ("runq.p99_ms", "runq.pct"), "cgroup-throttle": ("offcpu.pct",), "too-few-workers": ("cpu.busy_pct",),
+    "slow-transform": ("cpu.busy_pct",), "gil-contention": ("switches.per_s",), "lock-contention": ("switches.per_s", "offcpu.pct"),
+    "disk-io": ("psi.io_pct", "disk.read_mb_per_s"), "network-io": ("net.rx_mb_per_s",), "memory-pressure": ("psi.memory_pct",),
+    "main-thread-preprocessing": ("cpu.busy_pct",), "host-optimizer": ("cpu.busy_pct",), "h2d-transfer": ("gpu.pcie_rx_mb_per_s",),
+    "sync-storm": ("sync.p99_ms", "switches.per_s"), "small-kernels": ("gpu.sm_active_pct",), "gpu-throttle": ("gpu.power_w",),
+    "undersized-work": ("gpu.sm_active_pct",), "output-blocked": ("offcpu.pct",), "slow-wire": ("net.rx_mb_per_s", "offcpu.pct"),
+}  # fmt: skip
+"""Cause -> fields of `gputop.model.fields`, the most telling first."""
