@@ -29,6 +29,7 @@ _SLICES = frozenset(("", ".", "..", "system.slice", "user.slice", "init.scope", 
 # Values of variables: numbers, lists of numbers, switches, this host. Any other address is hashed.
 _PLAIN = re.compile(r"(?!(\d+\.){3}\d+$)[\d,.-]*|127(\.\d+){3}|localhost|all|none|void|true|false", re.IGNORECASE)
 _INTERFACE = re.compile(r"lo|(eth|ens|enp|eno|ib|bond|docker|wl)[a-z\d]*")  # network interfaces with a name of the kernel's
+_RDMA = re.compile(r"((mlx4|mlx5|bnxt_re|hns|irdma|ionic|hfi1|efa|rdmap\d+s|rocep\d+s|ibp\d+s)_?\d+(f\d+)?)/\d+")  # ports with a driver's name
 # Devices of file systems with a name of the kernel's; users name volumes and servers.
 _DISK = re.compile(r"/dev/((sd|vd|xvd|hd)[a-z]+|nvme\d+n\d+|md|dm-|mmcblk\d+|loop)(p?\d+)?|overlay|tmpfs|rootfs")
 _STOPS = r"\s\"'`,;:()\[\]{}<>|"  # characters that end a path without quotes
@@ -147,6 +148,7 @@ _RULES: dict[str, _Rule] = {
     "ProcInfo.env": _keep_if(_PLAIN), "ProcInfo.wait_unreadable": Mask.message, "CgroupSample.path": Mask.cgroup,
     "CgroupSample.quota_path": Mask.cgroup, "CgroupSample.mem_limit_path": Mask.cgroup,
     "ReadLimit.path": Mask.cgroup, "NetSample.name": _keep_if(_INTERFACE), "Nic.name": _keep_if(_INTERFACE),
+    "RdmaPort.name": _keep_if(_RDMA), "RdmaPort.interface": _keep_if(_INTERFACE), "RdmaPort.missing": Mask.message,
     "ProcSample.wire_interface": _keep_if(_INTERFACE),
     "FileSystem.path": Mask.mount_point, "FileSystem.device": _keep_if(_DISK), "SourceState.reason": Mask.message,
     "SourceState.remedy": Mask.message, "SourceState.detail": Mask.message,
@@ -155,7 +157,8 @@ _RULES: dict[str, _Rule] = {
         "ProcSample.wchan", "ProcSample.kernel_stack",
         "ThreadSample.state", "ThreadSample.wchan", "Met.state", "Met.wchan", "SchedThread.state", "CudaCall.call", "ThreadCalls.call",
         "Wakeup.kind", "Probes.map_used", "Probes.map_size", "Probes.lost",
-        "CgroupSample.cpuset", "ReadLimit.device", "DiskSample.name", "FileSystem.kind", "Hardware.missing", "Gpu.name",
+        "CgroupSample.cpuset", "ReadLimit.device", "DiskSample.name", "RdmaPort.driver", "RdmaPort.link", "RdmaPort.state",
+        "FileSystem.kind", "Hardware.missing", "Gpu.name",
         "Gpu.pci_bus_id", "Gpu.architecture", "Gpu.compute_mode", "Gpu.missing", "GpuProc.kind",
         "MigInstance.profile", "MigInstance.missing", "SourceState.name", "SourceState.state",
     ), _keep),

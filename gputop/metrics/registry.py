@@ -16,6 +16,7 @@ from gputop.diagnosis import Engine
 from gputop.diagnosis.symptoms import Standing
 from gputop.metrics.totals import OTHER, Totals, Trainer, label, most_first
 from gputop.model.board import Board, GpuBoard
+from gputop.model.frame import RdmaPort
 from gputop.model.identity import SHORT_ID, known_of
 from gputop.model.roles import SIZE_VARIABLES, number_in, program_name
 from gputop.system.program import DOCUMENTATION
@@ -23,6 +24,7 @@ from gputop.system.program import DOCUMENTATION
 PREFIX = "gputop_"
 LEVELS = NODE, GPU, TRAINER = "node", "gpu", "trainer"  # each holds those before it
 GAUGE, COUNTER = "gauge", "counter"
+MOST_PORTS = 32  # RDMA ports, and network interfaces, that are exported: 15 series each
 MOST_SERIES = 2500  # of a node, whatever happens on it
 _CAUSE = f"cause ({DOCUMENTATION}causes/)"  # in the help of what has it as a label: what the causes mean
 THROTTLES = (("thermal", 0x60), ("power_brake", 0x80), ("hw_slowdown", 0x8), ("power_cap", 0x4), ("other", 0x712))
@@ -72,7 +74,8 @@ class Metric(Struct, frozen=True):
         return self.otel or PREFIX.replace("_", ".") + stem.replace("_", ".", 1)
 
 
-SUFFIXES = {"s": "seconds", "By": "bytes", "1": "ratio", "W": "watts", "J": "joules", "Hz": "hertz", "Cel": "celsius"}
+SUFFIXES = {"s": "seconds", "By": "bytes", "1": "ratio", "W": "watts", "J": "joules", "Hz": "hertz", "Cel": "celsius",
+            "By/s": "bytes_per_second"}  # fmt: skip
 """Unit -> how a name in Prometheus ends, before ``_total``."""
 
 
@@ -185,6 +188,36 @@ def _trainer_info(at: Moment) -> Iterator[Sample]:
         yield Sample(tuple(map(label, texts)), 1.0)
 
 
+def _ports(at: Moment, of: Callable[[RdmaPort], Iterable[tuple[tuple[str, ...], float | None]]]) -> Iterator[Sample]:
+    ports = at.board.host.get("rdma")
+    for port in ports[:MOST_PORTS] if isinstance(ports, list) else ():
+        device, _, number = port.name.partition("/")
+        own = label(device), label(number)
+        yield from (Sample((*own, *labels), float(value)) for labels, value in of(port) if value is not None)
+
+
+def _count_of(name: str, factor: float = 1.0) -> Callable[[Moment], Iterable[Sample]]:
+    """A field of an RDMA port, times ``factor``."""
+
+    def of(port: RdmaPort) -> Iterable[tuple[tuple[str, ...], float | None]]:
+        value = getattr(port, name)
+        return [((), None if value is None else value * factor)]
+
+    return lambda at: _ports(at, of)
+
+
+def _counts_of(*names: str) -> Callable[[Moment], Iterable[Sample]]:
+    """Several fields of an RDMA port, each with its name as the last label."""
+    return lambda at: _ports(at, lambda port: [((name,), getattr(port, name)) for name in names])
+
+
+def _interfaces(at: Moment) -> Iterator[Sample]:
+    nets = at.board.host.get("nets")
+    known = [net for net in nets if net.flaps is not None] if isinstance(nets, list) else []
+    yield from (Sample((label(net.name),), float(net.flaps)) for net in known[:MOST_PORTS])
+
+
+_OF_PORT = ("device", "port")
 _OF_GPU, _OF_TRAINER = ("gpu", "uuid"), ("trainer",)
 _INFO = ("trainer", "program", "rank", "world_size", "gpus", "user", "slurm_job_id", "namespace", "pod", "container")
 
@@ -230,6 +263,26 @@ METRICS = (
     Metric("gpu_lost", GAUGE, "", _OF_GPU, GPU,
            "1 while the GPU is lost: off the bus, in need of a reset, or silent; 0 if the driver reports that it is not.",
            _lost),
+    Metric("rdma_port_info", GAUGE, "", (*_OF_PORT, "driver", "link", "interface"), GPU,
+           "1; a port of an RDMA device: its driver, InfiniBand or Ethernet (RoCE), and the network interface on the same port.",
+           lambda at: _ports(at, lambda port: [((label(port.driver), label(port.link), label(port.interface)), 1.0)])),
+    Metric("rdma_port_up", GAUGE, "", _OF_PORT, GPU, "1 while the port is ACTIVE.",
+           lambda at: _ports(at, lambda port: [((), float(port.is_up) if port.state else None)])),
+    Metric("rdma_link_rate_bytes_per_second", GAUGE, "By/s", _OF_PORT, GPU, "What the link carries one way.",
+           _count_of("rate_mbit", 125_000.0)),
+    Metric("rdma_receive_bytes_total", COUNTER, "By", _OF_PORT, GPU, "Bytes received by RDMA.", _count_of("rx_bytes")),
+    Metric("rdma_transmit_bytes_total", COUNTER, "By", _OF_PORT, GPU, "Bytes sent by RDMA.", _count_of("tx_bytes")),
+    Metric("rdma_congestion_packets_total", COUNTER, "", (*_OF_PORT, "kind"), GPU,
+           "Packets marked by a switch on their way (ecn_marked); congestion notifications sent and received (RoCE).",
+           _counts_of("ecn_marked", "cnp_sent", "cnp_received")),
+    Metric("rdma_transmit_wait_ticks_total", COUNTER, "", _OF_PORT, GPU,
+           "Ticks, of the device's own length, in which data waited for room at the other end (InfiniBand).", _count_of("tx_wait_ticks")),
+    Metric("rdma_retransmits_total", COUNTER, "", _OF_PORT, GPU, "Times that the port sent again.", _count_of("retrans")),
+    Metric("rdma_errors_total", COUNTER, "", (*_OF_PORT, "kind"), GPU, "Packets received with an error, and packets dropped.",
+           _counts_of("errors", "discards")),
+    Metric("rdma_link_flaps_total", COUNTER, "", (*_OF_PORT, "kind"), GPU,
+           "Times that the link was lost (flaps), or came back by itself (recoveries).", _counts_of("flaps", "recoveries")),
+    Metric("network_link_flaps_total", COUNTER, "", ("interface",), GPU, "Times that a network interface lost its link.", _interfaces),
     Metric("incidents", GAUGE, "", ("cause", "severity"), GPU, f"Incidents that last, by severity and {_CAUSE}.", _incidents),
     Metric("trainer_info", GAUGE, "", _INFO, TRAINER, "1; the trainer's owner. Join it by instance and trainer.", _trainer_info),
     Metric("trainer_gpu_lost_seconds_total", COUNTER, "s", ("trainer", "cause"), TRAINER,

@@ -8,10 +8,12 @@ series into the history stands in `gputop.stream.observers`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from msgspec import Struct
 
 from gputop.model.board import GpuBoard
-from gputop.model.frame import SECOND_NS, FileSystem, Hardware, Nic
+from gputop.model.frame import SECOND_NS, FileSystem, Hardware, Nic, RdmaPort
 from gputop.system.text import counted
 
 MS, SECOND = 1_000_000, SECOND_NS
@@ -42,6 +44,7 @@ class Field(Struct, frozen=True):
 
 JOBS_MEMORY = "jobs.memory_gib"
 STEPS = "steps.per_s"
+RDMA = "rdma.rx_mb_per_s"
 SERIES = (
     Field(STEPS, "steps", "/s", high=None, digits=1, refresh_ns=SECOND, slowest_ns=3 * SECOND, source="CUDA calls, or the GPU's rhythm",
           help="training steps that a trainer makes a second, as its diagnosis finds them"),
@@ -86,6 +89,8 @@ SERIES = (
     Field(JOBS_MEMORY, "job memory", "GiB", high=None, digits=1, refresh_ns=2 * SECOND, source="/proc/PID/status",
           help="anonymous memory of trainers and workers, less what workers are known to share; drawn where it grows"),
     Field("net.rx_mb_per_s", "net rx", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/proc/net/dev", lane_rank=9),
+    Field(RDMA, "RDMA rx", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/sys/class/infiniband",
+          help="received by all ports of InfiniBand, RoCE and EFA, of which net rx has nothing; drawn on machines that have some"),
 )  # fmt: skip
 
 FIELDS: dict[str, Field] = {field.id: field for field in SERIES}
@@ -154,6 +159,19 @@ def speed_words(mbit: int) -> str:
     return f"{mbit / 1000:g} Gbit/s" if mbit >= 1000 else f"{mbit} Mbit/s"
 
 
+def rdma_words(ports: Sequence[RdmaPort]) -> str:
+    """``mlx5_0/1 400 Gbit/s InfiniBand, bnxt_re0/1 100 Gbit/s Ethernet (eth2), 1 is down``."""
+    up = [port for port in ports if port.is_up]
+    down = len(ports) - len(up)
+    more = [f"{len(up) - MOST_SHOWN} more are up"] * (len(up) > MOST_SHOWN) + [f"{down} {'is' if down == 1 else 'are'} down"] * bool(down)
+    return ", ".join([*map(_port, up[:MOST_SHOWN]), *more])
+
+
+def _port(port: RdmaPort) -> str:
+    rate = "" if port.rate_mbit is None else speed_words(port.rate_mbit)
+    return " ".join(filter(None, (port.name, rate, port.link, f"({port.interface})" if port.interface else "")))
+
+
 def file_system_words(hardware: Hardware) -> str:
     """``/ ext4 on /dev/sda2, 83 of 270 GB free; /data nfs4 on filer:/export``."""
     listed = hardware.file_systems or []
@@ -168,5 +186,12 @@ def _file_system(one: FileSystem) -> str:
     return f"{where}, {one.free_bytes / 1e9:.0f} of {one.total_bytes / 1e9:.0f} GB free"
 
 
-LANES = {"cpu.busy_pct": cpu_words, "disk.read_mb_per_s": file_system_words, "net.rx_mb_per_s": nic_words}
-"""Series of the host -> the facts shown next to it."""
+_LANES = {"cpu.busy_pct": cpu_words, "disk.read_mb_per_s": file_system_words, "net.rx_mb_per_s": nic_words}
+
+
+def words_of_lane(series: str, host: Mapping[str, object]) -> str:
+    """The facts shown next to a series of the host; empty if it has none, or they are not known. ``host``: as on a board."""
+    hardware, ports = host.get("hardware"), host.get("rdma")
+    if series == RDMA:
+        return rdma_words(ports) if isinstance(ports, list) else ""
+    return _LANES[series](hardware) if series in _LANES and isinstance(hardware, Hardware) else ""

@@ -33,7 +33,7 @@ from gputop.model.gpu import (
     link_bytes_per_s,
     sizes_of_contexts,
 )
-from gputop.model.machine import CgroupSample, CpuSample, DiskSample, FileSystem, Hardware, Host, NetSample, Nic, Psi, ReadLimit
+from gputop.model.machine import CgroupSample, CpuSample, DiskSample, FileSystem, Hardware, Host, NetSample, Nic, Psi, RdmaPort, ReadLimit
 from gputop.model.probes import CudaCall, LaunchRate, MainSamples, Preempt, Probes, SchedThread, ThreadCalls, Wakeup
 from gputop.model.process import Met, Names, ProcInfo, ProcSample, Stack, ThreadInfo, ThreadSample
 from gputop.model.stream import BOUNDED, FORMAT_MAJOR, FORMAT_MINOR, MOST_IN_FRAME, Header, Mark, SelfCost, SourceState
@@ -42,8 +42,8 @@ __all__ = [
     "FORMAT_MAJOR", "FORMAT_MINOR", "MOST_IN_FRAME", "PART", "SECOND_NS", "SILENT", "CgroupSample", "CpuSample", "CudaCall",
     "DiskSample", "FileSystem", "Frame", "Gpu", "GpuProc", "GpuReading", "Hardware", "Header", "Host", "LaunchRate",
     "MainSamples", "Mark", "Met", "MigInstance", "Names", "NetSample", "Nic", "Preempt", "Probes", "ProcInfo", "ProcSample",
-    "Psi", "ReadLimit", "SchedThread", "SelfCost", "SourceState", "Stack", "ThreadCalls", "ThreadInfo", "ThreadSample", "Wakeup",
-    "compute_pids", "forget_parts", "link_bytes_per_s", "sizes_of_contexts",
+    "Psi", "RdmaPort", "ReadLimit", "SchedThread", "SelfCost", "SourceState", "Stack", "ThreadCalls", "ThreadInfo", "ThreadSample",
+    "Wakeup", "compute_pids", "forget_parts", "link_bytes_per_s", "sizes_of_contexts",
 ]  # fmt: skip
 """The frame and all structs that it holds."""
 SECOND_NS = 1_000_000_000  # ns

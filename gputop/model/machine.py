@@ -36,13 +36,49 @@ class DiskSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class NetSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One network interface, cumulative (/proc/net/dev)."""
+    """One network interface, cumulative (/proc/net/dev; /sys/class/net/NAME)."""
 
     name: str
     rx_bytes: int
     tx_bytes: int
     rx_drops: int
     tx_drops: int
+    rx_errors: int | None = None
+    tx_errors: int | None = None
+    flaps: int | None = None  # times that its link was lost (carrier_down_count); None for one without hardware, as a bridge
+
+
+class RdmaPort(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One port of an RDMA device (/sys/class/infiniband/DEVICE/ports/PORT). What it carries stands in no file of its network interface.
+
+    Counters are cumulative. Which file of which driver each is read from stands in `gputop.sources.nics.COUNTERS`.
+    """
+
+    name: str  # device and port: ``mlx5_0/1``
+    driver: str = ""  # ``mlx5_core``, ``bnxt_en``, ``hns3``
+    link: str = ""  # ``InfiniBand``, or ``Ethernet`` (RoCE, iWARP)
+    state: str = ""  # ``ACTIVE``, ``DOWN``, ``INIT`` …
+    interface: str = ""  # the network interface on the same port (gid_attrs/ndevs)
+    rate_mbit: int | None = None  # of the link
+    rx_bytes: int | None = None
+    tx_bytes: int | None = None
+    rx_packets: int | None = None
+    tx_packets: int | None = None
+    tx_wait_ticks: int | None = None  # ticks, of the device's own length, in which data waited for room at the other end
+    ecn_marked: int | None = None  # packets received that a switch marked as congested
+    cnp_sent: int | None = None  # congestion notifications sent to senders
+    cnp_received: int | None = None  # congestion notifications received, upon which it sends more slowly
+    retrans: int | None = None  # times that it sent again: after a NAK for a gap, or without an acknowledgement in time
+    errors: int | None = None  # packets received with an error
+    discards: int | None = None  # packets dropped, received or to be sent
+    flaps: int | None = None  # times that the link was lost
+    recoveries: int | None = None  # times that the link was lost and came back by itself (InfiniBand)
+    missing: dict[str, str] = {}  # field -> why it has no value
+
+    @property
+    def is_up(self) -> bool:
+        """True if it can carry data."""
+        return self.state == "ACTIVE"
 
 
 class Psi(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -150,6 +186,7 @@ class Host(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     shm_free_bytes: int | None = None
     pgscan: int | None = None  # pages scanned for reclaim, by a cgroup at its limit too, which `pgscan_direct` leaves out
     hardware: Hardware | None = None
+    rdma: Annotated[list[RdmaPort], BOUNDED] | None = None  # empty on a machine without RDMA devices
 
 
 MOST_LISTED_CPUS = 8192  # NR_CPUS of a kernel at most (arch/x86/Kconfig)

@@ -120,6 +120,7 @@ REGISTRY = (
     Entry("host", "gputop.sources.host", "HostSource"),
     # psutil reads no other root
     Entry("hardware", "gputop.sources.hardware", "HardwareSource", lambda settings: None if settings.root == "/" else "", is_later=True),
+    Entry("nics", "gputop.sources.nics", "NicSource", is_later=True),
     Entry("cgroup", "gputop.sources.cgroup", "CgroupSource"),
     Entry("ebpf", "gputop.sources.ebpf.source", "EbpfSource", _without_ebpf, reopens=False, is_later=True),
     Entry("perf", "gputop.sources.perf", "PerfSource", is_later=True),

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 
 import msgspec
+from msgspec.structs import replace
 
 from gputop.model.frame import CpuSample, DiskSample, Frame, Host, NetSample, Psi, SourceState
 from gputop.sources import Beat, Settings, Unavailable
 from gputop.sources.files import DescriptorBudget, KeptFile, KeptList, mounted
+from gputop.sources.nics import flaps_of
 from gputop.sources.parse import NS_PER_CLOCK_TICK
 
 CPU_EVERY_NS = 200_000_000  # ns between two readings of the CPUs
 REST_EVERY_NS = 1_000_000_000  # ns between two readings of the rest
+MOST_CARRIERS = 256  # names of interfaces that are known; those that come later are not asked for their link
 SECTOR_BYTES = 512  # of /proc/diskstats
 _OPTIONAL = {
     "pressure/cpu": ("no pressure stall information", "boot with psi=1, where the kernel has CONFIG_PSI"),
@@ -40,6 +43,7 @@ class HostSource:
         self._files = {name: KeptFile(f"{root}proc/", name, sizes.get(name, 512), pool) for name in names}
         self._files |= {name: KeptList(f"{root}proc/", name, size, pool) for name, size in lists.items()}
         self._whole: dict[str, bool] = {}
+        self._carriers: dict[str, bool] = {}
         self._early_ns = CPU_EVERY_NS if settings.everyone else settings.interval_ns // 2
         self._cpu_due_ns = self._rest_due_ns = 0
 
@@ -81,7 +85,7 @@ class HostSource:
             **vm_fields(text("vmstat")),
             "psi": psi(text("pressure/cpu"), text("pressure/io"), text("pressure/memory")),
             "disks": self._disks(text("diskstats")),
-            "nets": nets(text("net/dev")),
+            "nets": self._nets(text("net/dev")),
             "tcp_retrans": tcp_retrans(text("net/snmp")),
             **self._shm(),
         }
@@ -95,6 +99,19 @@ class HostSource:
     def _disks(self, diskstats: bytes) -> list[DiskSample] | None:
         found = disks(diskstats)
         return found and [disk for disk in found if self._is_whole(disk.name)]
+
+    def _nets(self, dev: bytes) -> list[NetSample] | None:
+        found = nets(dev)
+        return found and [replace(net, flaps=flaps_of(self._root, net.name)) if self._has_carrier(net.name) else net for net in found]
+
+    def _has_carrier(self, name: str) -> bool:
+        """True if the interface is hardware, at whose link something can happen: not a bridge, nor one of a container."""
+        known = self._carriers.get(name)
+        if known is None:
+            known = self._carriers[name] = (
+                len(self._carriers) < MOST_CARRIERS and "/" not in name and os.path.exists(f"{self._root}sys/class/net/{name}/device")
+            )  # fmt: skip
+        return known
 
     def _is_whole(self, name: str) -> bool:
         """True if the name means a whole disk: not a partition, nor a loop or RAM device (its backing disk counts that I/O)."""
@@ -227,7 +244,8 @@ def nets(dev: bytes) -> list[NetSample] | None:
         name, colon, counters = line.rpartition(b":")
         f = counters.split()
         if colon and len(f) >= 16 and name.strip() != b"lo":
-            found.append(NetSample(name.strip().decode("utf-8", "replace"), int(f[0]), int(f[8]), int(f[3]), int(f[11])))
+            rx, tx = [int(number) for number in f[:8]], [int(number) for number in f[8:16]]
+            found.append(NetSample(name.strip().decode("utf-8", "replace"), rx[0], tx[0], rx[3], tx[3], rx[2], tx[2]))
     return found
 
 

@@ -13,8 +13,8 @@ from operator import attrgetter
 from typing import TypeVar
 
 from gputop.model.board import Board, GpuBoard
-from gputop.model.fields import FIELDS, JOBS_MEMORY
-from gputop.model.frame import CpuSample, DiskSample, Frame, Gpu, NetSample, Psi
+from gputop.model.fields import FIELDS, JOBS_MEMORY, RDMA
+from gputop.model.frame import CpuSample, DiskSample, Frame, Gpu, NetSample, Psi, RdmaPort
 from gputop.model.gpu import instance_subject
 from gputop.model.histogram import quantile
 from gputop.model.rates import bytes_per_s, cpu_deltas
@@ -42,7 +42,7 @@ _SYNCHRONIZE = "Synchronize"  # part of the name of each CUDA call that waits fo
 SHARE_NS = 1_100_000_000  # ns before a reading that it may tell of: most processes are read once a second, a little late
 ROUNDED_NS = 20_000_000  # ns; a process is read some ms before or after the time of its tick, and recordings round times
 NO_SHARE = 0.08  # eighths of a CPU (1 %) up to which a process counts as at rest
-T = TypeVar("T", DiskSample, NetSample)
+T = TypeVar("T", DiskSample, NetSample, RdmaPort)
 
 
 def observe_gpus(board: Board, frame: Frame, history: History) -> None:
@@ -92,7 +92,7 @@ def _rate(older: GpuBoard, gpu: Gpu, name: str, per_s: str) -> float | None:
 
 
 def observe_host(board: Board, frame: Frame, history: History) -> None:
-    """CPU use, pressure, disk and network throughput; subject 0."""
+    """CPU use, pressure, disk, network and RDMA throughput; subject 0."""
     host = frame.host
     if host is None:
         return
@@ -104,6 +104,8 @@ def observe_host(board: Board, frame: Frame, history: History) -> None:
         _put_throughput("disk.read_mb_per_s", disks, host.disks, lambda d: d.read_bytes, host.t_ns - board.host_read_ns["disks"], history)
     if host.nets is not None and isinstance(nets := board.host.get("nets"), list):
         _put_throughput("net.rx_mb_per_s", nets, host.nets, lambda n: n.rx_bytes, host.t_ns - board.host_read_ns["nets"], history)
+    if host.rdma and isinstance(ports := board.host.get("rdma"), list):
+        _put_throughput(RDMA, ports, host.rdma, lambda p: p.rx_bytes, host.t_ns - board.host_read_ns["rdma"], history)
 
 
 def _put_busy_cpus(older: list[CpuSample], newer: list[CpuSample], history: History) -> None:
@@ -121,11 +123,14 @@ def _put_pressure(older: Psi, newer: Psi, span_ns: int, history: History) -> Non
             history.put(field_id, 0, min(100.0, 100 * max(0, after - before) / span_ns))
 
 
-def _put_throughput(field_id: str, older: list[T], newer: list[T], count: Callable[[T], int], span_ns: int, history: History) -> None:
+def _put_throughput(
+    field_id: str, older: list[T], newer: list[T], count: Callable[[T], int | None], span_ns: int, history: History
+) -> None:
     """MB/s, summed over the devices that are in both readings."""
-    before = {device.name: count(device) for device in older}
-    moved = sum(max(0, count(device) - before[device.name]) for device in newer if device.name in before)
-    if span_ns > 0:
+    before = {device.name: known for device in older if (known := count(device)) is not None}
+    both = [(before[device.name], known) for device in newer if device.name in before and (known := count(device)) is not None]
+    moved = sum(max(0, new - old) for old, new in both)
+    if span_ns > 0 and (both or not newer):
         history.put(field_id, 0, moved / span_ns * 1000)
 
 

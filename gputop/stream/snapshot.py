@@ -9,7 +9,7 @@ state of a bystander, a GPU instance outside MIG, ``identity`` of all but traine
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
@@ -29,9 +29,11 @@ from gputop.model.frame import (
     Hardware,
     Header,
     MigInstance,
+    NetSample,
     Nic,
     ProcInfo,
     ProcSample,
+    RdmaPort,
 )
 from gputop.model.identity import Identity, identity_of
 from gputop.model.rates import ProbedSwitches, ProcRates, counter_per_s, gpu_bytes_per_s, proc_rates
@@ -53,6 +55,21 @@ class FileSystemNow(FileSystem, frozen=True, array_like=False, kw_only=True):
     """One mounted file system."""
 
     missing: dict[str, str]
+
+
+class NetNow(NetSample, frozen=True, array_like=False, kw_only=True):
+    """What one network interface has carried, and carries. RDMA stands in none."""
+
+    rx_bytes_per_s: float | None
+    tx_bytes_per_s: float | None
+    missing: dict[str, str]
+
+
+class RdmaNow(RdmaPort, frozen=True, array_like=False, kw_only=True):
+    """One port of an RDMA device: InfiniBand, RoCE, EFA."""
+
+    rx_bytes_per_s: float | None
+    tx_bytes_per_s: float | None
 
 
 class HardwareNow(Hardware, frozen=True, omit_defaults=False):
@@ -153,6 +170,8 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     t_ns: int
     host: str
     hardware: HardwareNow
+    nets: list[NetNow] | None  # null, as the next one, if its source was not read: ``host``, ``nics``
+    rdma: list[RdmaNow] | None
     sources: dict[str, dict[str, str | None]]
     gpus: list[GpuNow]
     procs: list[ProcessNow]
@@ -164,6 +183,7 @@ _BYTE_COUNTERS = ("pcie_rx_bytes", "pcie_tx_bytes", "nvlink_rx_bytes", "nvlink_t
 _BYTE_RATES = {f"{name}_per_s": name for name in _BYTE_COUNTERS}
 _MADE_OF = _BYTE_RATES | {"limits": "throttle_mask", "mig": "mig_mode"}
 """Derived field -> the field that it is made of; both have the same reason."""
+_OF_NETWORK = ("nets", "rdma")
 _UNREAD = "not read yet"
 _READ_ONCE = "not yet: a rate takes two readings"
 _NONE = {
@@ -214,6 +234,10 @@ def keep(older: Board, board: Board, frame: Frame) -> None:
         stood = board.procs.get(sample.pid)
         if stood is not None and stood.t_ns < sample.t_ns:
             older.procs[sample.pid] = stood
+    for name in _OF_NETWORK:
+        read_ns = board.host_read_ns.get(name)
+        if frame.host is not None and getattr(frame.host, name) is not None and read_ns is not None and read_ns < frame.host.t_ns:
+            older.host[name], older.host_read_ns[name] = board.host[name], read_ns
     for gpu in frame.gpus:
         if gpu.index not in board.gpus:
             continue
@@ -240,6 +264,8 @@ def take(
         t_ns=newer.t_ns,
         host=clean(header.host),
         hardware=_hardware(newer.host.get("hardware")),
+        nets=_carriers("nets", NetNow, older, newer),
+        rdma=_carriers("rdma", RdmaNow, older, newer),
         sources=_cleaned({s.name: {"state": s.state, "reason": s.reason or None, "remedy": s.remedy or None, **s.detail} for s in sources}),
         gpus=[_gpu(newer.gpus[i], older.gpus.get(i)) for i in sorted(newer.gpus)],
         procs=[_proc(pid, older, newer, roles.get(pid), states.get(pid), on_gpu.get(pid, []), switched) for pid in sorted(pids)],
@@ -295,6 +321,26 @@ def _hardware(hardware: object) -> HardwareNow:
             listed = [structs.asdict(one) for one in out[name]]
             out[name] = [kind(**_cleaned(one | {"missing": _missing(one, reasons)})) for one in listed]
     return HardwareNow(**_cleaned(out | {"missing": _missing(out, found.missing)}))
+
+
+_Carrier = TypeVar("_Carrier", NetNow, RdmaNow)
+
+
+def _carriers(name: str, kind: type[_Carrier], older: Board, newer: Board) -> list[_Carrier] | None:
+    """Network interfaces (``nets``) or ports (``rdma``) with their rates; None if they were not read."""
+    listed, before, ns = newer.host.get(name), older.host.get(name), newer.host_read_ns.get(name, 0) - older.host_read_ns.get(name, 0)
+    if not isinstance(listed, list):
+        return None
+    stood = {one.name: one for one in before} if isinstance(before, list) else {}
+    found = list[_Carrier]()
+    for one in listed:
+        out, was = structs.asdict(one), stood.get(one.name)
+        for counter in ("rx_bytes", "tx_bytes"):
+            out[f"{counter}_per_s"] = None if was is None else counter_per_s(getattr(was, counter), out[counter], ns)
+        reasons = {"flaps": "it is no hardware"} | dict(out.pop("missing", {}))
+        rates = {rate: reasons.get(rate.removesuffix("_per_s"), _READ_ONCE) for rate in ("rx_bytes_per_s", "tx_bytes_per_s")}
+        found.append(kind(**_cleaned(out | {"missing": _missing(out, rates | reasons)})))
+    return found
 
 
 def _gpu_procs(board: Board) -> dict[int, list[OnGpu]]:

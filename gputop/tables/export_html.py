@@ -59,7 +59,7 @@ LANES = (
     STEPS,
     "gpu.util_pct", "gpu.gr_active_pct", "gpu.power_w", "gpu.sm_active_pct", "gpu.mem_used_pct", "gpu.pcie_rx_mb_per_s", "sync.p99_ms",
     "runq.p99_ms", "runq.pct", "offcpu.pct", "switches.per_s", "cpu.busy_pct", "psi.io_pct", "psi.memory_pct", "disk.read_mb_per_s",
-    "jobs.memory_gib", "net.rx_mb_per_s",
+    "jobs.memory_gib", "net.rx_mb_per_s", "rdma.rx_mb_per_s",
 )  # fmt: skip
 """Series that have a lane in the page, in its order."""
 _GPU_COLUMNS = (

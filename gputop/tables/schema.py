@@ -475,6 +475,35 @@ NET = TableSpec("net", "each network interface but lo, once a second (/proc/net/
     _count("tx_bytes", "sent, bytes"),
     _count("rx_drops", "received packets dropped"),
     _count("tx_drops", "packets dropped when sending"),
+    _count("rx_errors", "packets received with an error"),
+    _count("tx_errors", "packets that could not be sent"),
+    _count("flaps", "times that the link was lost; NULL is no hardware (/sys/class/net)"),
+))  # fmt: skip
+
+RDMA = TableSpec("rdma", "each port of an RDMA device (InfiniBand, RoCE, EFA), bytes and packets once a second, the rest each five; what "
+                 "it carries stands not in net (/sys/class/infiniband)", ("host", "rdma"), (
+    *CLOCK,
+    _gauge("port", "TEXT", "device and port: mlx5_0/1", "name"),
+    _gauge("driver", "TEXT", "driver: mlx5_core"),
+    _gauge("link", "TEXT", "InfiniBand, or Ethernet (RoCE)"),
+    _gauge("state", "TEXT", "ACTIVE, DOWN, …"),
+    _gauge("interface", "TEXT", "network interface on the same port"),
+    _gauge("rate_mbit", "INTEGER", "rate of the link, Mbit/s"),
+    _count("rx_bytes", "received, bytes"),
+    _count("tx_bytes", "sent, bytes"),
+    _count("rx_packets", "received, packets"),
+    _count("tx_packets", "sent, packets"),
+    _count("tx_wait_ticks", "ticks of the device in which data waited for room at the other end (InfiniBand)"),
+    _count("ecn_marked", "packets received that a switch marked as congested"),
+    _count("cnp_sent", "congestion notifications sent"),
+    _count("cnp_received", "congestion notifications received"),
+    _count("retrans", "times that it sent again"),
+    _count("errors", "packets received with an error"),
+    _count("discards", "packets dropped"),
+    _count("flaps", "times that the link was lost"),
+    _count("recoveries", "times that the link came back by itself (InfiniBand)"),
+    Column("missing", "TEXT", "why values are NULL: JSON, name to reason",
+           lambda rows: [json.dumps(missing, ensure_ascii=False) for missing in rows.gauge("missing")]),
 ))  # fmt: skip
 
 CGROUP = TableSpec("cgroup", "each cgroup of trainers, workers and gputop, five times a second, v1 and v2 alike; limits are the tightest "
@@ -579,6 +608,6 @@ TALLY = TableSpec("tally", "events counted by tick, process and operation: `even
 ))  # fmt: skip
 
 TABLES = {spec.name: spec for spec in (
-    GPU, PROC, SYNC, COPY, THREAD_CALL, PREEMPT, WAKEUP, PROCESS, INCIDENT, LEDGER, MEMBER, STACK, MARK, GAP, HOST, CPU, DISK, NET, CGROUP,
-    HARDWARE, NIC, FILE_SYSTEM, GPU_PROCESS, LAUNCH, MAIN, TALLY,
+    GPU, PROC, SYNC, COPY, THREAD_CALL, PREEMPT, WAKEUP, PROCESS, INCIDENT, LEDGER, MEMBER, STACK, MARK, GAP, HOST, CPU, DISK, NET, RDMA,
+    CGROUP, HARDWARE, NIC, FILE_SYSTEM, GPU_PROCESS, LAUNCH, MAIN, TALLY,
 )}  # fmt: skip

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 from textual.binding import Binding
 
-from gputop.model.fields import LANES
-from gputop.model.frame import SECOND_NS, Hardware
+from gputop.model.fields import words_of_lane
+from gputop.model.frame import SECOND_NS
 from gputop.stream.history import SeriesKey
 from gputop.system.text import cut
 from gputop.tui.box import CLOSE_KEY, Box
@@ -91,8 +91,7 @@ class EnlargeScreen(Box):
         waits = session.histogram(lane.key[0], session.board_at(max(session.oldest_ns, start_ns)), newer) if self.distribution else {}
         values = [value for _, value in session.history.values(lane.key, start_ns, end_ns + 1)]
         self._lane = f"{lane.title} [{lane.field.unit}]"
-        words, hardware = LANES.get(lane.key[0]), newer.host.get("hardware")
-        facts = words(hardware) if words and isinstance(hardware, Hardware) else ""
+        facts = words_of_lane(lane.key[0], newer.host)
         about: list[Line] = [[(f"host: {facts}", "")]] if facts else []
         if not values and not waits:
             return [[(lane.absent or NOTHING, "")], *about]

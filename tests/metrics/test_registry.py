@@ -11,7 +11,7 @@ from gputop.findings.verdict import total
 from gputop.metrics.metered import Metered
 from gputop.metrics.registry import COUNTER, METRICS, SUFFIXES
 from gputop.metrics.totals import LOST_TO
-from gputop.model.frame import Names
+from gputop.model.frame import Names, NetSample, RdmaPort
 from gputop.stream.following import Following
 from tests.corpus.accuracy import paths
 from tests.corpus.runs import load
@@ -128,6 +128,29 @@ def test_memory_of_a_gpu_that_shares_the_hosts_is_marked():
     assert [name.partition(",")[0] for name in told if "memory_shared" in name] == ['gputop_gpu_memory_shared{gpu="1"']
     assert sum(name.startswith("gputop_gpu_memory_used_bytes") for name in told) == 2
     assert sum(name.startswith("DCGM_FI_DEV_FB_USED") for name in told) == 1, "it has no frame buffer"
+
+
+def test_ports_have_rates_errors_and_congestion_as_far_as_their_driver_counts():
+    scene, mark = server_of(1, 1), '"><script>'
+    scene.gauges["rdma"] = [
+        RdmaPort("mlx5_0/1", "mlx5_core", "InfiniBand", "ACTIVE", "ib0", 400_000, rx_bytes=4000, ecn_marked=7, flaps=2, retrans=0),
+        RdmaPort(f"hns{mark}/1", "hns3", "Ethernet", "DOWN", rx_packets=9),
+    ]
+    scene.gauges["nets"] = [NetSample("eth0", 0, 0, 0, 0, flaps=3), NetSample("docker0", 0, 0, 0, 0)]
+    told = series(played(scene, Metered(), 4))
+    own = 'device="mlx5_0",port="1"'
+    assert told[f"gputop_rdma_link_rate_bytes_per_second{{{own}}}"] == 50e9
+    assert told[f"gputop_rdma_receive_bytes_total{{{own}}}"] == 4000
+    assert told['gputop_rdma_congestion_packets_total{device="mlx5_0",kind="ecn_marked",port="1"}'] == 7
+    assert told['gputop_rdma_link_flaps_total{device="mlx5_0",kind="flaps",port="1"}'] == 2
+    assert told[f"gputop_rdma_retransmits_total{{{own}}}"] == 0
+    assert told['gputop_rdma_port_info{device="mlx5_0",driver="mlx5_core",interface="ib0",link="InfiniBand",port="1"}'] == 1
+    assert [value for name, value in told.items() if name.startswith("gputop_rdma_port_up")] == [1, 0]
+    assert {name: value for name, value in told.items() if "network_link_flaps" in name} == {
+        'gputop_network_link_flaps_total{interface="eth0"}': 3
+    }
+    assert len([name for name in told if name.startswith("gputop_rdma") and "hns" in name]) == 2
+    assert not any("<script>" in name for name in told)
 
 
 def test_dcgms_names_stand_beside_ours():

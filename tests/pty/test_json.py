@@ -13,7 +13,7 @@ from tests.pty.test_usage import run
 from tests.unit.test_snapshot import unexplained
 from tests.wait import until
 
-KEYS = {"unix_s", "t_ns", "host", "sources", "gpus", "procs", "hardware"}
+KEYS = {"unix_s", "t_ns", "host", "sources", "gpus", "procs", "hardware", "nets", "rdma"}
 
 
 def test_once_json_is_one_object(env: dict[str, str]) -> None:
@@ -24,7 +24,7 @@ def test_once_json_is_one_object(env: dict[str, str]) -> None:
     assert abs(seen["unix_s"] - time.time()) < 30
     assert len(seen["gpus"]) == 2
     assert seen["hardware"]["threads"] == os.cpu_count()
-    assert unexplained({name: seen[name] for name in ("gpus", "procs", "hardware")}) == []
+    assert unexplained({name: seen[name] for name in ("gpus", "procs", "hardware", "nets", "rdma")}) == []
     assert os.getpid() in [proc["pid"] for proc in seen["procs"]]
 
 

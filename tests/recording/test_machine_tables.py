@@ -26,6 +26,7 @@ from gputop.model.frame import (
     ProcInfo,
     ProcSample,
     Psi,
+    RdmaPort,
     ReadLimit,
 )
 from tests.recording.made import MS, START_NS, record
@@ -50,7 +51,9 @@ def of_tick(i: int) -> Frame:
             t_ns, cpus, ctxt=i * 100, procs_running=3, load1=1.5, mem_total_bytes=1 << 34, mem_available_bytes=(1 << 33) - i,
             psi=Psi(i * MS, i * 2 * MS), pswpin=i, tcp_retrans=2 * i,
             disks=[DiskSample("sda", i, i * 4096, 3 * i, 2 * i, i * 8192, 5 * i, 50 * i)],
-            nets=[NetSample("eth0", i * 1000, i * 500, i, 0)],
+            nets=[NetSample("eth0", i * 1000, i * 500, i, 0, flaps=i // 10)],
+            rdma=[RdmaPort("mlx5_0/1", "mlx5_core", "InfiniBand", "ACTIVE", "ib0", 400_000, i * 4000, i * 2000, ecn_marked=i,
+                           missing={"retrans": "none"})],
             cgroups=[CgroupSample("/job", 2, quota_cpus=1.5, nr_periods=i, nr_throttled=i // 2, throttled_ns=i * 20 * MS, mem_bytes=1 << 30,
                                   mem_limit_bytes=1 << 31, psi=Psi(i * 3 * MS), read_limit=ReadLimit("/job", "8:0", 104857))],
             hardware=HARDWARE,
@@ -119,6 +122,16 @@ def test_disks_and_networks(path: str, capsys: pytest.CaptureFixture[str]) -> No
     nets = ask(path, "SELECT * FROM net", capsys=capsys)
     assert [(row["interface"], row["rx_bytes"], row["tx_bytes"], row["rx_drops"], row["tx_drops"]) for row in nets] == [
         ("eth0", None, None, None, None), *[("eth0", 10_000, 5_000, 10, 0)] * 4]  # fmt: skip
+
+
+def test_what_rdma_carries(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = ask(path, "SELECT * FROM rdma", capsys=capsys)
+    assert {(row["port"], row["driver"], row["state"], row["interface"], row["rate_mbit"]) for row in rows} == {
+        ("mlx5_0/1", "mlx5_core", "ACTIVE", "ib0", 400_000)}  # fmt: skip
+    assert growing(rows, "rx_bytes") == [40_000] * 4
+    assert growing(rows, "ecn_marked") == [10] * 4
+    assert {(row["retrans"], row["missing"]) for row in rows} == {(None, '{"retrans": "none"}')}
+    assert growing(ask(path, "SELECT * FROM net", capsys=capsys), "flaps") == [1] * 4
 
 
 def test_cgroups(path: str, capsys: pytest.CaptureFixture[str]) -> None:

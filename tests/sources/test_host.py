@@ -94,7 +94,7 @@ def test_what_cannot_be_read_is_missing_not_none_at_all(tmp_path: Path) -> None:
 
 def test_networks_without_lo() -> None:
     text = b"Inter-| Receive\n face |bytes\n    lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n  eth0:1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n"
-    assert host.nets(text) == [NetSample("eth0", 1, 9, 4, 12)]
+    assert host.nets(text) == [NetSample("eth0", 1, 9, 4, 12, 3, 11)]
 
 
 def test_retransmits_by_name() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.model.frame import CpuSample, CudaCall, Frame, Gpu, Header, Host, Probes
+from gputop.model.frame import CpuSample, CudaCall, Frame, Gpu, Header, Host, Probes, RdmaPort
 from gputop.stream.session import Session
 
 SECOND = 1_000_000_000
@@ -33,6 +33,14 @@ def test_a_cpu_that_comes_online_does_not_bring_its_life():
 def test_nvlink_counts_both_ways():
     told = [Gpu(0, n * SECOND, nvlink_rx_bytes=n * 3_000_000, nvlink_tx_bytes=n * 1_000_000) for n in (1, 2)]
     assert drawn("gpu.nvlink_mb_per_s", *(Frame(n, gpu.t_ns, gpus=[gpu]) for n, gpu in enumerate(told))) == pytest.approx(4)
+
+
+def test_what_all_ports_receive_and_no_driver_without_bytes_is_none():
+    ports = [[RdmaPort("mlx5_0/1", rx_bytes=n * 2_000_000), RdmaPort("mlx5_1/1", rx_bytes=n * 3_000_000), RdmaPort("hns_0/1")] for n in (1, 2)]
+    frames = [Frame(n, (n + 1) * SECOND, host=Host((n + 1) * SECOND, rdma=listed)) for n, listed in enumerate(ports)]
+    assert drawn("rdma.rx_mb_per_s", *frames) == pytest.approx(5)
+    uncounted = [Frame(n, n * SECOND, host=Host(n * SECOND, rdma=[RdmaPort("hns_0/1", rx_packets=n)])) for n in (1, 2)]
+    assert ("rdma.rx_mb_per_s", 0) not in ingested(*uncounted).history.series
 
 
 def test_pcie_as_the_driver_tells_where_it_has_no_counter():

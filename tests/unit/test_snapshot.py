@@ -9,7 +9,19 @@ import pytest
 
 from gputop.findings.verdict import ProcState
 from gputop.model.board import Board
-from gputop.model.frame import Frame, Gpu, GpuProc, MigInstance, Names, ProcInfo, ProcSample, SourceState
+from gputop.model.frame import (
+    Frame,
+    Gpu,
+    GpuProc,
+    Host,
+    MigInstance,
+    Names,
+    NetSample,
+    ProcInfo,
+    ProcSample,
+    RdmaPort,
+    SourceState,
+)
 from gputop.model.roles import Role
 from gputop.stream import snapshot
 from gputop.tui.draw.table import gpus_by_pid
@@ -50,6 +62,24 @@ def test_what_is_made_of_a_reading_shares_its_reason() -> None:
 def test_whatever_is_null_of_a_gpu_has_a_reason(gpu: Gpu) -> None:
     shown = taken(gpu)["gpus"][0]
     assert {name for name, value in shown.items() if value is None} == shown["missing"].keys()
+
+
+def test_networks_and_ports_have_rates_and_reasons() -> None:
+    older, board = Board(), Board()
+    for second in (1, 3):
+        nets = [NetSample("eth0\x1b", 500 * second, 100 * second, 0, 0, flaps=1), NetSample("docker0", 0, 0, 0, 0)]
+        port = RdmaPort("mlx5_0/1", state="ACTIVE", rx_bytes=4000 * second, tx_bytes=None, missing={"tx_bytes": "it is broken"})
+        frame = Frame(second, second * 10**9, host=Host(second * 10**9, nets=nets, rdma=[port]))
+        snapshot.keep(older, board, frame)
+        board.fold(frame)
+    shown = shown_of(older, board, {}, {})
+    eth0, docker0 = shown["nets"]
+    assert (eth0["name"], eth0["rx_bytes_per_s"], eth0["tx_bytes_per_s"], eth0["flaps"]) == ("eth0·", 500.0, 100.0, 1)
+    assert docker0["missing"]["flaps"] == "it is no hardware"
+    [port] = shown["rdma"]
+    assert (port["rx_bytes_per_s"], port["tx_bytes_per_s"], port["missing"]["tx_bytes_per_s"]) == (4000.0, None, "it is broken")
+    assert unexplained(shown["nets"]) == unexplained(shown["rdma"]) == []
+    assert shown_of(Board(), Board(), {}, {})["rdma"] is None
 
 
 def unexplained(shown: object, path: str = "") -> list[str]:

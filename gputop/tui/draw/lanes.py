@@ -20,7 +20,7 @@ from gputop.findings.lanes import LANES_OF_CAUSE
 from gputop.findings.trouble import grows
 from gputop.findings.verdict import Verdict
 from gputop.model.board import TICK_SLACK_NS, Board, GpuBoard
-from gputop.model.fields import FIELDS, JOBS_MEMORY, STEPS, Field
+from gputop.model.fields import FIELDS, JOBS_MEMORY, RDMA, STEPS, Field
 from gputop.model.frame import SECOND_NS
 from gputop.stream.history import History, SeriesKey
 from gputop.stream.session import Session
@@ -81,7 +81,16 @@ def all_lanes(session: Session, view: View, story: Verdict | None = None) -> lis
         if field.lane_rank is not None:
             absent = no_pressure if field.source.startswith("/proc/pressure") else ""
             found.append(Lane((field.id, 0), field.title, absent=absent, priority=field.lane_rank))
+    if (RDMA, 0) in session.history.series:
+        found.append(Lane((RDMA, 0), _title_of_rdma(board), priority=7))
     return _story_first([*_lanes_of_steps(session, view, story), *found, *_lanes_of_growth(session)], session, view, story)
+
+
+def _title_of_rdma(board: Board) -> str:
+    """The name of the port, if there is one alone."""
+    ports = board.host.get("rdma")
+    up = [port.name for port in ports if port.is_up] if isinstance(ports, list) else []
+    return f"{up[0]} rx" if len(up) == 1 else FIELDS[RDMA].title
 
 
 def _story_first(found: list[Lane], session: Session, view: View, verdict: Verdict) -> list[Lane]:
