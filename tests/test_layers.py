@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MOST_ROOMS = 36  # the latest: `traces`, what torch itself says
-MOST_ARROWS = 184  # the collector writes streams (`recording`), everybody names `findings` next to `model`; the latest 8: `traces`
+MOST_ROOMS = 38  # the latest: `traces`, what torch itself says, and inference servers
+MOST_ARROWS = 194  # the collector writes streams (`recording`), everybody names `findings` next to `model`
 
 
 def _module_files(root: Path) -> dict[str, Path]:

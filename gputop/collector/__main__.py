@@ -1,4 +1,4 @@
-"""The collector as gputop starts it: ``python -m gputop.collector [--interval S] [--gpu LIST] [--no-ebpf] [--sudo]``.
+"""The collector as gputop starts it: ``python -m gputop.collector`` with the flags of `gputop.commands.options.sampling_argv`.
 
 A screen waits for its first frame, so it imports what collecting needs and no more. `gputop collect` does the same, with its flags checked
 and explained.
@@ -27,9 +27,17 @@ def _run() -> int:
     from gputop.sources import Settings
 
     words = iter(sys.argv[1:])
-    given = {word: next(words) if word in ("--interval", "--gpu") else "" for word in words}
+    given, servers = dict[str, str](), list[str]()
+    for word in words:
+        if word == "--serving":
+            servers.append(next(words))
+        else:
+            given[word] = next(words) if word in ("--interval", "--gpu") else ""
     gpus = frozenset(int(one) for one in given["--gpu"].split(",") if one) if "--gpu" in given else None
-    stream(Settings(round(float(given.get("--interval", 0.1)) * 1e9), gpus=gpus, ebpf="--no-ebpf" not in given, sudo="--sudo" in given))
+    stream(Settings(
+        round(float(given.get("--interval", 0.1)) * 1e9), gpus=gpus, ebpf="--no-ebpf" not in given, sudo="--sudo" in given,
+        serving=tuple(servers), asks="--no-serving" not in given,
+    ))  # fmt: skip
     return 0
 
 

@@ -32,7 +32,8 @@ EXAMPLES = """examples:
 LIVE_S = 10.0  # of this machine, without --last
 FAILED_ON = 3  # exit code
 _OF_A_FILE = {"from_": None, "until": None, "fine": False}  # flags for recordings only -> their default
-_OF_A_LOOK = {"gpu": None, "interval": 0.1, "no_ebpf": False, "sudo": False}  # flags for this machine only -> their default
+_OF_A_LOOK = {"gpu": None, "interval": 0.1, "no_ebpf": False, "sudo": False, "serving": None, "no_serving": False}
+"""Flags for this machine only -> their default."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -24,6 +24,8 @@ RECORDER = (*_READERS, "gputop.recording", *STANDARD)
 WRITER = ("gputop.recording", "gputop.tables", "gputop.stacks", "csv", "sqlite3", *STANDARD)
 SCREEN = ("gputop.tui", "gputop.alerts", "textual", "rich", *RECORDER)
 NO_EBPF = "no eBPF probes, even where they could run"
+NO_SERVING = "ask no inference server for its metrics"
+SERVING = "an inference server to ask, too: http://HOST:PORT (several times: several)"
 SUDO = "load the eBPF probes through sudo; the rest runs as you"
 _NUMBER = r"\d+\.?\d*|\.\d+"
 _PART = rf"({_NUMBER}) ?(ms|[smhd]) ?"
@@ -114,6 +116,17 @@ def address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def server(text: str) -> str:
+    """The address of an inference server: ``http://127.0.0.1:8000``."""
+    from gputop.sources.serving.asking import parts_of
+
+    try:
+        parts_of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no address of a server: {error}") from None
+    return text
+
+
 def process_id(text: str) -> int:
     """A process id, 1 to 2**31 - 1."""
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 1 << 31:
@@ -141,6 +154,8 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpu", type=indices, metavar="LIST", help="only these GPUs: 0 or 0,2 or 0-3")
     parser.add_argument("--no-ebpf", action="store_true", help=NO_EBPF)
     parser.add_argument("--sudo", action="store_true", help=SUDO)
+    parser.add_argument("--serving", action="append", type=server, metavar="URL", help=SERVING)
+    parser.add_argument("--no-serving", action="store_true", help=NO_SERVING)
 
 
 def add_alerts(parser: argparse.ArgumentParser) -> None:
@@ -178,7 +193,10 @@ def sampling_settings(args: argparse.Namespace) -> Settings:
     """The collector's settings by the flags of `add_sampling`."""
     from gputop.sources import Settings
 
-    return Settings(interval_ns=round(args.interval * 1e9), gpus=args.gpu, ebpf=not args.no_ebpf, sudo=args.sudo)
+    return Settings(
+        interval_ns=round(args.interval * 1e9), gpus=args.gpu, ebpf=not args.no_ebpf, sudo=args.sudo, serving=tuple(args.serving or ()),
+        asks=not args.no_serving,
+    )  # fmt: skip
 
 
 def sampling_argv(args: argparse.Namespace) -> list[str]:
@@ -186,7 +204,8 @@ def sampling_argv(args: argparse.Namespace) -> list[str]:
     argv = ["--interval", repr(args.interval)]
     if args.gpu is not None:
         argv += ["--gpu", ",".join(map(str, sorted(args.gpu)))]
-    return argv + ["--no-ebpf"] * args.no_ebpf + ["--sudo"] * args.sudo
+    argv += ["--no-ebpf"] * args.no_ebpf + ["--sudo"] * args.sudo + ["--no-serving"] * args.no_serving
+    return argv + [word for url in args.serving or () for word in ("--serving", url)]
 
 
 def stream_argv(args: argparse.Namespace) -> list[str]:

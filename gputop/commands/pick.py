@@ -85,7 +85,8 @@ def _look(args: argparse.Namespace) -> tuple[Board, dict[int, float]]:
     from gputop.commands import once
     from gputop.model.board import Board
 
-    look = argparse.Namespace(host=None, interval=INTERVAL_S, gpu=args.gpu, no_ebpf=True, sudo=False, line=None, json=True)
+    off = {"no_ebpf": True, "sudo": False, "serving": None, "no_serving": True}
+    look = argparse.Namespace(host=None, interval=INTERVAL_S, gpu=args.gpu, line=None, json=True, **off)
     board, util = Board(), dict[int, float]()
     for item in once.look(look, LOOK_S):
         _fold(item, board, util)

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--readonly", action="store_true", help="change nothing: print what would be tried")
     parser.add_argument("--no-ebpf", action="store_true", help="no eBPF probes: compare the GPU's work instead of steps")
     parser.add_argument("--sudo", action="store_true", help="load the eBPF probes through sudo; the rest runs as you")
-    parser.set_defaults(interval=0.1, gpu=None)
+    parser.set_defaults(interval=0.1, gpu=None, serving=None, no_serving=False)
 
 
 def run(args: argparse.Namespace) -> int:

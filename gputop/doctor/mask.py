@@ -30,6 +30,7 @@ _SLICES = frozenset(("", ".", "..", "system.slice", "user.slice", "init.scope", 
 _PLAIN = re.compile(r"(?!(\d+\.){3}\d+$)[\d,.-]*|127(\.\d+){3}|localhost|all|none|void|true|false", re.IGNORECASE)
 _INTERFACE = re.compile(r"lo|(eth|ens|enp|eno|ib|bond|docker|wl)[a-z\d]*")  # network interfaces with a name of the kernel's
 _RDMA = re.compile(r"((mlx4|mlx5|bnxt_re|hns|irdma|ionic|hfi1|efa|rdmap\d+s|rocep\d+s|ibp\d+s)_?\d+(f\d+)?)/\d+")  # ports with a driver's name
+_LOOPBACK = re.compile(r"127(\.\d+){3}:\d+|\[::1\]:\d+|")  # where a server of this machine is asked
 # Devices of file systems with a name of the kernel's; users name volumes and servers.
 _DISK = re.compile(r"/dev/((sd|vd|xvd|hd)[a-z]+|nvme\d+n\d+|md|dm-|mmcblk\d+|loop)(p?\d+)?|overlay|tmpfs|rootfs")
 _STOPS = r"\s\"'`,;:()\[\]{}<>|"  # characters that end a path without quotes
@@ -149,7 +150,7 @@ _RULES: dict[str, _Rule] = {
     "CgroupSample.quota_path": Mask.cgroup, "CgroupSample.mem_limit_path": Mask.cgroup,
     "ReadLimit.path": Mask.cgroup, "NetSample.name": _keep_if(_INTERFACE), "Nic.name": _keep_if(_INTERFACE),
     "RdmaPort.name": _keep_if(_RDMA), "RdmaPort.interface": _keep_if(_INTERFACE), "RdmaPort.missing": Mask.message,
-    "ProcSample.wire_interface": _keep_if(_INTERFACE),
+    "ProcSample.wire_interface": _keep_if(_INTERFACE), "Serving.address": _keep_if(_LOOPBACK), "Serving.problem": Mask.message,
     "FileSystem.path": Mask.mount_point, "FileSystem.device": _keep_if(_DISK), "SourceState.reason": Mask.message,
     "SourceState.remedy": Mask.message, "SourceState.detail": Mask.message,
     **dict.fromkeys((
@@ -161,6 +162,7 @@ _RULES: dict[str, _Rule] = {
         "FileSystem.kind", "Hardware.missing", "Gpu.name",
         "Gpu.pci_bus_id", "Gpu.architecture", "Gpu.compute_mode", "Gpu.missing", "GpuProc.kind",
         "MigInstance.profile", "MigInstance.missing", "SourceState.name", "SourceState.state",
+        "Serving.family", "Serving.engine",
     ), _keep),
 }  # fmt: skip
 """Field -> its rule, where that is not `Mask.word`. `_keep` is for words of the kernel, the driver and gputop."""

@@ -9,6 +9,7 @@ LANES_OF_CAUSE = {
     "disk-io": ("psi.io_pct", "disk.read_mb_per_s"), "network-io": ("net.rx_mb_per_s",), "memory-pressure": ("psi.memory_pct",),
     "main-thread-preprocessing": ("cpu.busy_pct",), "host-optimizer": ("cpu.busy_pct",), "h2d-transfer": ("gpu.pcie_rx_mb_per_s",),
     "sync-storm": ("sync.p99_ms", "switches.per_s"), "small-kernels": ("gpu.sm_active_pct",), "gpu-throttle": ("gpu.power_w",),
-    "undersized-work": ("gpu.sm_active_pct",), "output-blocked": ("offcpu.pct",), "slow-wire": ("net.rx_mb_per_s", "rdma.rx_mb_per_s", "offcpu.pct"),
+    "undersized-work": ("gpu.sm_active_pct",), "output-blocked": ("offcpu.pct",),
+    "slow-wire": ("net.rx_mb_per_s", "rdma.rx_mb_per_s", "offcpu.pct"),
 }  # fmt: skip
 """Cause -> fields of `gputop.model.fields`, the most telling first."""

@@ -31,6 +31,7 @@ from gputop.model.frame import (
     ProcSample,
     SchedThread,
     SelfCost,
+    Serving,
     SourceState,
     ThreadCalls,
     Wakeup,
@@ -40,6 +41,7 @@ from gputop.model.frame import (
 )
 from gputop.model.gpu import silent_s
 from gputop.model.probes import WAKEUP_KEY
+from gputop.model.serving import newest
 
 wakeup_key = attrgetter(*WAKEUP_KEY)
 TICK_SLACK_NS = 10_000_000  # ns by which two ticks may be closer than whole intervals: each beat wakes a little late
@@ -159,6 +161,7 @@ class Board(Struct):
     switch_share: float = 1.0  # `Probes.share`
     cost: SelfCost | None = None
     sampled: dict[int, MainSamples] = field(default_factory=dict)  # pid -> samples of its main thread
+    servings: dict[tuple[int, str, str, str], Serving] = field(default_factory=dict)  # `SERVING_KEY` -> the server's newest page
 
     def with_header(self, header: Header) -> Board:
         """The board after a header: this one if the header only corrects the clocks of the same stream, else an empty one."""
@@ -217,6 +220,8 @@ class Board(Struct):
             self.infos.pop(pid, None)
             self.procs.pop(pid, None)
             self.sampled.pop(pid, None)
+        if frame.gone and self.servings:
+            self.servings = {key: one for key, one in self.servings.items() if one.pid not in frame.gone}
         for info in frame.infos:
             self.infos[info.pid] = info
         for proc in frame.procs:
@@ -231,6 +236,8 @@ class Board(Struct):
             self._fold_probes(frame.probes)
         for sampled in frame.sampled:
             self.sampled[sampled.pid] = sampled
+        if frame.servings:
+            self.servings = newest((*self.servings.values(), *frame.servings))
         self.cost = frame.cost or self.cost
         if max(len(self.procs), len(self.infos), len(self.threads), len(self.preempts), len(self.wakeups), len(self.calls)) > _MOST:
             self._clear()
@@ -288,7 +295,7 @@ class Board(Struct):
 
 _TABLES = (
     "gpus", "infos", "procs", "host", "host_read_ns", "cgroups", "sources", "threads", "preempts", "wakeups", "calls", "launches",
-    "sampled", "thread_calls",
+    "sampled", "thread_calls", "servings",
 )  # fmt: skip
 _MOST = 1 << 18  # entries per table between two key frames: no machine has more; a stream with more is made up
 _RESTATED = ("infos", "procs", "threads", "preempts", "wakeups", "calls", "thread_calls")  # a key frame mostly repeats their entries

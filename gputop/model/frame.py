@@ -36,13 +36,14 @@ from gputop.model.gpu import (
 from gputop.model.machine import CgroupSample, CpuSample, DiskSample, FileSystem, Hardware, Host, NetSample, Nic, Psi, RdmaPort, ReadLimit
 from gputop.model.probes import CudaCall, LaunchRate, MainSamples, Preempt, Probes, SchedThread, ThreadCalls, Wakeup
 from gputop.model.process import Met, Names, ProcInfo, ProcSample, Stack, ThreadInfo, ThreadSample
+from gputop.model.serving import Serving
 from gputop.model.stream import BOUNDED, FORMAT_MAJOR, FORMAT_MINOR, MOST_IN_FRAME, Header, Mark, SelfCost, SourceState
 
 __all__ = [
     "FORMAT_MAJOR", "FORMAT_MINOR", "MOST_IN_FRAME", "PART", "SECOND_NS", "SILENT", "CgroupSample", "CpuSample", "CudaCall",
     "DiskSample", "FileSystem", "Frame", "Gpu", "GpuProc", "GpuReading", "Hardware", "Header", "Host", "LaunchRate",
     "MainSamples", "Mark", "Met", "MigInstance", "Names", "NetSample", "Nic", "Preempt", "Probes", "ProcInfo", "ProcSample",
-    "Psi", "RdmaPort", "ReadLimit", "SchedThread", "SelfCost", "SourceState", "Stack", "ThreadCalls", "ThreadInfo", "ThreadSample",
+    "Psi", "RdmaPort", "ReadLimit", "SchedThread", "SelfCost", "Serving", "SourceState", "Stack", "ThreadCalls", "ThreadInfo", "ThreadSample",
     "Wakeup", "compute_pids", "forget_parts", "link_bytes_per_s", "sizes_of_contexts",
 ]  # fmt: skip
 """The frame and all structs that it holds."""
@@ -73,6 +74,7 @@ class Frame(msgspec.Struct, omit_defaults=True, dict=True):
     met: Annotated[list[Met], BOUNDED] = []  # of a merged frame: the waits of processes in the samples before those in ``procs``
     readings: Annotated[list[GpuReading], BOUNDED] = []
     """Every GPU reading of utilization and power, in a merged frame; ``gpus`` has the last of each field."""
+    servings: Annotated[list[Serving], BOUNDED] = []  # pages of inference servers that came since the previous frame; all in a key frame
 
     @property
     def packed(self) -> bytes:

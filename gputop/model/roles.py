@@ -395,6 +395,11 @@ def is_spawned_child(info: ProcInfo) -> bool:
     return _is_spawned(info) and not _is_service(info)
 
 
+def is_unnamed_child(info: ProcInfo) -> bool:
+    """True if `multiprocessing` made it by spawn or forkserver, and it has not named itself."""
+    return is_spawned_child(info) or _is_forkserving(info)
+
+
 def rank_of(info: ProcInfo) -> int | None:
     """Rank in the process's environment, or None."""
     return number_in(info.env, RANK_VARIABLES)

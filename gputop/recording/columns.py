@@ -37,13 +37,14 @@ from msgspec.structs import astuple
 
 from gputop.model.frame import Frame, ProcSample, ThreadSample
 from gputop.model.probes import WAKEUP_KEY
+from gputop.model.serving import SERVING_KEY
 
 MOST_CELLS = 4_000_000  # values of a piece; the largest that is written has half a million
 FREE_ROWS = 1024  # of a piece, however short
 SAME, ANY, INTEGERS, FLOATS, TABLE, COUNTS = range(6)
 KEYS = {
     "Frame": (), "Host": (), "Psi": (), "Probes": (), "SelfCost": (), "Hardware": (), "Preempt": ("victim_tid", "culprit_tid"),
-    "Wakeup": WAKEUP_KEY, "CudaCall": ("pid", "call"), "ThreadCalls": ("tid", "call"),
+    "Wakeup": WAKEUP_KEY, "CudaCall": ("pid", "call"), "ThreadCalls": ("tid", "call"), "Serving": SERVING_KEY,
 }  # fmt: skip
 """The subject of a row, if that is not its first field. New ones come last: tables of older recordings lack them."""
 UNITS = dict.fromkeys(

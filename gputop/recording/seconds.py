@@ -31,6 +31,7 @@ from gputop.model.frame import (
     SchedThread,
     Wakeup,
 )
+from gputop.model.serving import newest
 
 KEY_EVERY_NS = 55 * SECOND_NS  # at least; key frames of the collector come every 10 s, with jitter
 MEANS = (
@@ -241,6 +242,7 @@ def _merge(frames: Sequence[Frame], gpus: list[Gpu], host: Host | None) -> Frame
         probes=_merge_probes([frame.probes for frame in frames if frame.probes is not None]),
         sources=list({source.name: source for frame in frames for source in frame.sources}.values()),
         stacks=[stack for frame in frames for stack in frame.stacks], marks=[mark for frame in frames for mark in frame.marks],
+        servings=list(newest(one for frame in frames for one in frame.servings).values()),
         cost=next((frame.cost for frame in reversed(frames) if frame.cost is not None), None),
         ticks=sum(frame.ticks for frame in frames),
         met=[Met(pid, times, *wait) for (pid, *wait), times in met.items() if pid in procs],

@@ -26,6 +26,8 @@ class Settings(Struct, frozen=True):
     root: str = "/"  # folder that holds proc and sys; tests give a made one
     gpus: frozenset[int] | None = None  # indices to read, None for all
     ebpf: bool = True
+    serving: tuple[str, ...] = ()  # addresses of inference servers that are asked, besides those that are found
+    asks: bool = True  # whether inference servers are asked for their metrics
     sudo: bool = False  # run the eBPF loader through sudo, which must not need a password any more: see `gputop.system.privilege`
     everyone: bool = False  # read every process in every tick: for a single look (`--once`), which has two ticks
 
@@ -126,6 +128,7 @@ REGISTRY = (
     Entry("perf", "gputop.sources.perf", "PerfSource", is_later=True),
     Entry("nvml", "gputop.sources.nvml", "NvmlSource", _unless_simulated),
     Entry("simulated", "gputop.sources.simulated", "SimulatedSource", lambda _: None if is_simulated() else ""),
+    Entry("serving", "gputop.sources.serving", "ServingSource", lambda settings: None if settings.asks else "not asked for: --no-serving"),
     Entry("marks", "gputop.sources.marks", "MarksSource", is_later=True),
 )  # all sources in reading order. NVML stands behind the readers of /proc: GPUs with a thread of their own are polled while those read.
 

@@ -38,6 +38,7 @@ from gputop.model.frame import (
 from gputop.model.identity import Identity, identity_of
 from gputop.model.rates import ProbedSwitches, ProcRates, counter_per_s, gpu_bytes_per_s, proc_rates
 from gputop.model.roles import Role, is_foreign_list, program_name
+from gputop.model.serving import ServingNow, serving_now
 from gputop.stream.following import Following
 from gputop.system.text import clean
 
@@ -175,6 +176,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     sources: dict[str, dict[str, str | None]]
     gpus: list[GpuNow]
     procs: list[ProcessNow]
+    servers: list[ServingNow]
     incidents: Sequence[Episode]  # those that last
 
 
@@ -249,7 +251,7 @@ def keep(older: Board, board: Board, frame: Frame) -> None:
 
 def take(
     older: Board, newer: Board, roles: dict[int, Role], states: dict[int, ProcState], only: frozenset[int] | None = None,
-    incidents: Sequence[Episode] = (),
+    incidents: Sequence[Episode] = (), servers: Sequence[ServingNow] = (),
 ) -> Snapshot:  # fmt: skip
     """Return the snapshot, with rates from ``older`` to ``newer``, and without terminal escapes in its texts.
 
@@ -269,6 +271,7 @@ def take(
         sources=_cleaned({s.name: {"state": s.state, "reason": s.reason or None, "remedy": s.remedy or None, **s.detail} for s in sources}),
         gpus=[_gpu(newer.gpus[i], older.gpus.get(i)) for i in sorted(newer.gpus)],
         procs=[_proc(pid, older, newer, roles.get(pid), states.get(pid), on_gpu.get(pid, []), switched) for pid in sorted(pids)],
+        servers=[plain(one, clean) for one in servers],
         incidents=incidents,
     )
 
@@ -291,12 +294,19 @@ class Snapshots:
         board, engine = self.following.board, self.following.engine
         before = self.following.past.before(board, SECOND_NS)
         self._older.threads, self._older.probed_ns = before.threads, before.probed_ns
-        return take(self._older, board, engine.family, engine.states, only(board, engine.roles), lasting(engine, board))
+        chosen, incidents = only(board, engine.roles), lasting(engine, board)
+        return take(self._older, board, engine.family, engine.states, chosen, incidents, servers_of(engine, board))
 
 
 def lasting(engine: Engine, board: Board) -> list[Episode]:
     """The incidents that last."""
     return [plain(episode(one, board.header), clean) for one in engine.incidents if one.end_ns is None]
+
+
+def servers_of(engine: Engine, board: Board) -> list[ServingNow]:
+    """Inference servers, by the diagnosis' last window; before it has one, as their first pages have it."""
+    found = {(one.pid, one.address, one.engine, one.model): one for one in engine.facts.servings} if engine.facts is not None else {}
+    return [found.get(key) or serving_now(None, page) for key, page in sorted(board.servings.items())]
 
 
 def _cleaned(values: dict[str, Any]) -> dict[str, Any]:

@@ -20,12 +20,14 @@ from gputop.model.frame import (
     Preempt,
     ProcInfo,
     ProcSample,
+    Serving,
     ThreadCalls,
     Wakeup,
     compute_pids,
     sizes_of_contexts,
 )
 from gputop.model.roles import Role, assign
+from gputop.model.serving import SERVING_KEY, quantile_us
 from gputop.tables.threads import ProbedThreads
 
 Key = Callable[[Any], Any]
@@ -33,6 +35,7 @@ Made = TypeVar("Made")
 _KEYS: dict[type, Key] = {
     ProcSample: attrgetter("pid", "start_ticks"), Preempt: attrgetter("victim_tid", "culprit_tid"),
     Wakeup: wakeup_key, CudaCall: attrgetter("pid", "call"), ThreadCalls: attrgetter("tid", "call"), Host: lambda _: None,
+    Serving: attrgetter(*SERVING_KEY),
 }  # fmt: skip
 """Struct -> what its counters are kept by; other structs are kept by their first field."""
 _RESUMING = (Preempt, Wakeup, ThreadCalls)  # pairs that the probe forgets for want of room, and counts from 0 when they meet again
@@ -131,6 +134,15 @@ class Rows:
     def increment(self, name: str) -> Sequence[Any]:
         """Growth of a counter since the row before with the same key; None in the first, where it was not read, and where it went back."""
         return self.once(f"+{name}", lambda: self._growth(name))
+
+    def quantile_s(self, name: str, share: float) -> Sequence[Any]:
+        """The time in s below which ``share`` of a histogram's growth since the row before with the same key lies (`quantile_us`)."""
+        stood, found = self.known.stood[self.path, f"{name} {share}"], list[Any]()
+        for key, counts in zip(self.keys(), self.gauge(name), strict=True):
+            before, stood[key] = stood.get(key), counts
+            time_us = None if before is None else quantile_us(before, counts, share)
+            found.append(None if time_us is None else time_us / 1e6)
+        return found
 
     def sum_of_increments(self, items: str, name: str) -> Sequence[Any]:
         """Growth of a counter, summed over the structs of a list in each sample, such as ``cpus``, that stood in the row before, too."""
@@ -253,6 +265,10 @@ class FieldNames(Rows):
     def keys(self) -> Sequence[Any]:
         """No keys: there are no rows."""
         return ()
+
+    def quantile_s(self, name: str, share: float) -> Sequence[Any]:  # noqa: ARG002
+        """Remember the field."""
+        return self.gauge(name)
 
     def sum_of_increments(self, items: str, name: str) -> Sequence[Any]:
         """Remember the field."""

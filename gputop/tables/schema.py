@@ -607,7 +607,41 @@ TALLY = TableSpec("tally", "events counted by tick, process and operation: `even
     _made("max_ns", "INTEGER", "the longest such event, ns"),
 ))  # fmt: skip
 
+def _time(name: str, field: str, share: float, help_: str) -> Column:
+    words = f"{help_}, {'median' if share == 0.5 else '99th percentile'} of those since the row before, s"
+    return Column(name, "REAL", words, lambda rows: rows.quantile_s(field, share))
+
+
+SERVING = TableSpec("serving", "inference servers by their own metrics: a row for each model of each engine, about once a second",
+                    ("servings",), (
+    *CLOCK,
+    _gauge("pid", "INTEGER", "process that started the engine's others; 0 where the user gave the address"),
+    _gauge("family", "TEXT", "vllm, sglang, tgi, llamacpp or triton"),
+    _gauge("address", "TEXT", "where it was asked"),
+    _gauge("engine", "TEXT", "its server's number of the engine"),
+    _gauge("model", "TEXT", "model that it serves"),
+    _gauge("problem", "TEXT", "why there are no values; empty if there are"),
+    Column("dt_s", "REAL", "time since its row before, s", lambda rows: scaled(rows.increment("t_ns"), NS)),
+    _gauge("running", "INTEGER", "requests being worked on"),
+    _gauge("waiting", "INTEGER", "requests in the queue"),
+    _gauge("kv_used_pct", "REAL", "memory for keys and values in use, %"),
+    _count("preemptions", "requests that lost their memory"),
+    _count("prompt_tokens", "tokens of prompts"),
+    _count("generated_tokens", "tokens generated"),
+    _count("finished", "requests that ended"),
+    _count("steps", "forward passes"),
+    _count("step_tokens", "tokens in all of these together (of Triton: requests)"),
+    _time("first_token_p50_s", "first_token", 0.5, "time to the first token"),
+    _time("first_token_p99_s", "first_token", 0.99, "time to the first token"),
+    _time("per_token_p50_s", "per_token", 0.5, "time from one token to the next"),
+    _time("per_token_p99_s", "per_token", 0.99, "time from one token to the next"),
+    _time("queued_p50_s", "queued", 0.5, "time in the queue"),
+    _time("queued_p99_s", "queued", 0.99, "time in the queue"),
+    _time("whole_p50_s", "whole", 0.5, "time of a whole request"),
+    _time("whole_p99_s", "whole", 0.99, "time of a whole request"),
+), keep=read_now)  # fmt: skip
+
 TABLES = {spec.name: spec for spec in (
     GPU, PROC, SYNC, COPY, THREAD_CALL, PREEMPT, WAKEUP, PROCESS, INCIDENT, LEDGER, MEMBER, STACK, MARK, GAP, HOST, CPU, DISK, NET, RDMA,
-    CGROUP, HARDWARE, NIC, FILE_SYSTEM, GPU_PROCESS, LAUNCH, MAIN, TALLY,
+    CGROUP, HARDWARE, NIC, FILE_SYSTEM, GPU_PROCESS, LAUNCH, MAIN, TALLY, SERVING,
 )}  # fmt: skip

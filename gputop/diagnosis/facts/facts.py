@@ -18,6 +18,7 @@ from gputop.findings import policy
 from gputop.findings.verdict import Step
 from gputop.model.board import GpuBoard
 from gputop.model.frame import MigInstance, Nic, ProcInfo, ReadLimit, link_bytes_per_s
+from gputop.model.serving import ServingNow
 
 
 class GpuFacts(Struct, frozen=True):
@@ -462,6 +463,7 @@ class Facts(Struct, frozen=True):
     switch_share: float = 1.0  # share of the time in which it counted switches: below 1 the wake-ups are an estimate
     feeds: int = 0  # boards in the window
     wires: dict[int, WireUse] = field(default_factory=dict)  # pid of a rank -> how it used the wire between ranks, as far as it is read
+    servings: list[ServingNow] = field(default_factory=list)  # inference servers, as their own metrics have it
     behind: dict[int, dict[int, float]] = field(default_factory=dict)
     """Trainer -> pid -> seconds that threads of the trainer's job were runnable while that process ran on their CPU (probe)."""
     family: dict[int, int] = field(default_factory=dict)

@@ -13,8 +13,9 @@ from gputop.diagnosis.facts.facts import Facts, JobFacts
 from gputop.diagnosis.facts.feeders import LISTENING, programs_read
 from gputop.diagnosis.facts.waits import PIPE
 from gputop.findings import policy
+from gputop.model.engines import engine_of, names_of
 from gputop.model.frame import ProcInfo
-from gputop.model.roles import is_python, program_name
+from gputop.model.roles import is_python
 
 
 class Kind(Enum):
@@ -36,11 +37,10 @@ class Kind(Enum):
 
 LEARNT = frozenset((Kind.TORCH, Kind.POOL))  # kinds with enough jobs in the corpus to know how often their causes are right
 _ENGINES = frozenset((
-    "vllm", "vllm::", "sglang", "sglang::", "text-generation-launcher", "text-generation-server", "text_generation_server",
-    "text-generation-router", "llama-server", "llama-cli", "llama_cpp", "ollama", "tritonserver", "triton_python_backend_stub",
-    "trtllm-serve", "trtllm-llmapi-launch", "tensorrt_llm", "lmdeploy", "aphrodite", "tabbyapi", "mlc_llm",
+    "llama-cli", "llama_cpp", "ollama", "trtllm-serve", "trtllm-llmapi-launch", "tensorrt_llm", "lmdeploy", "aphrodite", "tabbyapi",
+    "mlc_llm",
 ))  # fmt: skip
-"""Programs, modules and beginnings of titles (``VLLM::EngineCore``) of inference engines, in small letters."""
+"""Programs and modules of inference engines, in small letters, besides those whose metrics are read (`gputop.model.engines`)."""
 _ENGINE_LIBS = frozenset(("vllm", "llama"))
 _DECODERS = frozenset(("ffmpeg", "ffprobe", "gst-launch-1.0", "avconv"))
 _RAY = "ray::"  # beginning of the titles of Ray's workers
@@ -53,10 +53,11 @@ def kind_of(job: JobFacts, facts: Facts) -> Kind:
     info = job.trainer.info
     if job.workers and job.loader.is_torchs:
         return Kind.TORCH
-    own = {name for one in (job.trainer, *job.workers) for name in _names(one.info)}
-    if own & _ENGINES or _ENGINE_LIBS & {*info.libs}:
+    members = [one.info for one in (job.trainer, *job.workers)]
+    own = {name for info in members for name in names_of(info)}
+    if own & _ENGINES or any(map(engine_of, members)) or _ENGINE_LIBS & {*info.libs}:
         return Kind.ENGINE
-    feeders = {name for one in _feeders(job, facts) for name in _names(one)} | {*job.programs.names.values()}
+    feeders = {name for one in _feeders(job, facts) for name in names_of(one)} | {*job.programs.names.values()}
     if _RAY in own | feeders or "ray" in info.libs:
         return Kind.RAY
     return Kind.FFMPEG if _DECODERS & feeders else _by_libraries(job)
@@ -82,13 +83,3 @@ def _feeders(job: JobFacts, facts: Facts) -> Iterator[ProcInfo]:
     ends = {*job.feeders.pids, *job.trainer.info.other_ends, *job.feeders.woken_by}
     return (taker.info for taker in facts.takers if taker.pid in ends and taker.info is not None)
 
-
-def _names(info: ProcInfo) -> Iterator[str]:
-    """Names of the program, script or module, in small letters, and the beginning of a module or title: ``vllm`` of
-    ``vllm.entrypoints.api_server``, ``vllm::`` of ``VLLM::EngineCore``."""
-    for name in (info.comm.lower(), program_name(info).lower()):
-        yield name
-        if "::" in name:
-            yield name[: name.index("::") + 2]
-        elif not name.endswith(".py"):
-            yield name.partition(".")[0]

@@ -47,6 +47,7 @@ from gputop.model import roles as who
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Met, ProcInfo, ProcSample
 from gputop.model.roles import Role
+from gputop.model.serving import ServingTracks
 from gputop.model.stream import HIDDEN
 
 ROLES_NS = 1_000_000_000
@@ -74,6 +75,7 @@ class Window:
         self.continues = False
         self._points = Points()
         self._launches = Launches()
+        self._servings = ServingTracks()
         self._procs: dict[int, ProcTrack] = {}
         self._gpus = Gpus()
         self._host = HostTrack()
@@ -102,6 +104,7 @@ class Window:
         self._host.push(board, oldest)
         self._wakes.push(board, oldest)
         self._takers.push(board, self.roles, oldest)
+        self._servings.push(board.servings)
         return True
 
     def begin(self) -> None:
@@ -229,7 +232,7 @@ class Window:
             probes_load="ebpf" in board.sources and board.sources["ebpf"].state == "partial",
             watched_s=(self.t_ns - self._since_ns) / 1e9, wakes=view.woken.by_tid, pids=frozenset(board.infos),
             threads=self._wakes.threads(), main_calls=self._wakes.main_calls(), file_servers=self._file_servers(view),
-            wires=wire.uses_of(jobs),
+            wires=wire.uses_of(jobs), servings=self._servings.now(),
         )  # fmt: skip
 
     def _file_servers(self, view: _View) -> dict[int, str]:

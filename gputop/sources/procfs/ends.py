@@ -183,12 +183,12 @@ def _tcp_peers(folder: str, inodes: Collection[int]) -> dict[int, int]:
     for name in ("tcp", "tcp6"):
         if len(found) == len(inodes):
             break
-        ends = {(row[1], row[2]): int(row[9]) for row in _table(folder + name, 10, _TCP_BYTES)}
+        ends = {(row[1], row[2]): int(row[9]) for row in rows_of_table(folder + name, 10, _TCP_BYTES)}
         found |= {own: peer for pair, own in ends.items() if own in inodes and (peer := ends.get((pair[1], pair[0]), 0))}
     return found
 
 
-def _table(path: str, columns: int, size: int) -> Iterator[list[bytes]]:
+def rows_of_table(path: str, columns: int, size: int) -> Iterator[list[bytes]]:
     """The rows of a table of sockets that have so many columns, without its head."""
     for line in (read_list(path, size) or b"").splitlines()[1:]:
         if len(fields := line.split(None, columns)) >= columns:
@@ -198,7 +198,7 @@ def _table(path: str, columns: int, size: int) -> Iterator[list[bytes]]:
 LISTENING, CONNECTED, NONE, UNREADABLE = "listening", "connected", "none", ""  # what a process has sockets for
 MOST_FILES = 1024  # descriptors looked at of one process
 _TABLE_BYTES = 1 << 18  # most bytes read of a table of sockets; listening ones come first in tcp, older ones in unix
-_LISTENS = b"0A"  # TCP_LISTEN, the state of a listening socket
+LISTENS = b"0A"  # TCP_LISTEN, the state of a listening socket
 _ACCEPTS = b"00010000"  # __SO_ACCEPTCON, the flags of a listening UNIX socket
 
 
@@ -260,8 +260,8 @@ def _is_connected(folder: str, inode: bytes) -> bool:
     """True if the socket is a TCP connection that this side made: no process listens here at its own port."""
     for name in ("tcp", "tcp6"):
         ports, listening = set[bytes](), set[bytes]()
-        for row in _table(f"{folder}net/{name}", 10, _TCP_BYTES):
-            if row[3] == _LISTENS:
+        for row in rows_of_table(f"{folder}net/{name}", 10, _TCP_BYTES):
+            if row[3] == LISTENS:
                 listening.add(row[1].rpartition(b":")[2])
             elif row[9] == inode:
                 ports.add(row[1].rpartition(b":")[2])
@@ -280,8 +280,8 @@ def _in_session(pid: int, above: Iterable[int]) -> list[int]:
 
 def _sockets(folder: str) -> tuple[set[bytes], set[bytes]]:
     """(inodes of listening sockets, inodes of UNIX sockets)."""
-    tables = [takewhile(lambda row: row[3] == _LISTENS, _table(folder + name, 10, _TABLE_BYTES)) for name in ("tcp", "tcp6")]
-    local = list(_table(folder + "unix", 7, _TABLE_BYTES))
+    tables = [takewhile(lambda row: row[3] == LISTENS, rows_of_table(folder + name, 10, _TABLE_BYTES)) for name in ("tcp", "tcp6")]
+    local = list(rows_of_table(folder + "unix", 7, _TABLE_BYTES))
     listening = {row[9] for table in tables for row in table} | {row[6] for row in local if row[3] == _ACCEPTS}
     return listening, {row[6] for row in local}
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import os
 import socket
 import struct
 import time
@@ -29,6 +28,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from gputop.model.roles import SIZE_VARIABLES, number_in
+from gputop.sources import netns
 from gputop.sources.files import read_once
 from gputop.sources.procfs.ends import BY_FAMILY, ERROR, REQUEST, SOCK_DIAG, attributes, open_sockets
 from gputop.sources.procfs.process import Process, Wire
@@ -49,7 +49,6 @@ _MESSAGE_BYTES, _INODE = 72, 68  # inet_diag_msg
 _ARRIVED, _RTT, _MSS, _RETRANS, _ACKED, _SEGMENTS, _BUSY = 52, 68, 84, 100, 120, 152, 168
 """Offsets in tcp_info (linux/tcp.h): four u32, 2 x u64, u32, 2 x u64; Linux 4.9 and later."""
 _INFO_BYTES = 184  # of tcp_info up to rwnd_limited
-_NEWNET = 0x40000000  # CLONE_NEWNET
 _SIOCGIFCONF, _IFREQ_BYTES, _MOST_NAMES = 0x8912, 40, 64  # ioctl: addresses of all interfaces (IPv4); struct ifreq; interfaces
 _Made = TypeVar("_Made")
 
@@ -131,7 +130,7 @@ class Wires:
         stale = set[int]()
         for pid, process in processes.items():
             inodes = frozenset(map(int, open_sockets(process.folder) or ()))
-            space = _namespace(process.folder)
+            space = netns.namespace(process.folder)
             party = self._known.get(pid)
             if party is None or party.process is not process:
                 party = self._known[pid] = _Known(process, space)
@@ -214,32 +213,21 @@ def _has_peers(process: Process) -> bool:
     return (number_in(process.info.env, SIZE_VARIABLES) or 0) > 1
 
 
-def _namespace(folder: str) -> int:
-    """Inode of the network namespace of a process; 0 if it may not be read."""
-    with suppress(OSError):
-        return os.stat(f"{folder}ns/net").st_ino
-    return 0
-
-
 def _within(space: int, path: str, make: Callable[[], _Made]) -> _Made | None:
     """What ``make`` returns within a network namespace, which ``path`` in /proc names; None where that may not be entered. A thread enters
     another one, and ends there."""
     made = list[_Made]()
 
-    def enter() -> None:
+    def make_there() -> None:
         with suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                if os.fstat(descriptor).st_ino == space and not ctypes.CDLL(None, use_errno=True).setns(descriptor, _NEWNET):
-                    made.append(make())
-            finally:
-                os.close(descriptor)
+            if netns.enter(path, space):
+                made.append(make())
 
-    if space == _namespace("/proc/self/"):
+    if space == netns.namespace("/proc/self/"):
         with suppress(OSError):
             made.append(make())
     elif space:
-        thread = start_thread(enter, "gputop-netns")
+        thread = start_thread(make_there, "gputop-netns")
         if thread is not None:
             thread.join()
     return made[0] if made else None
