@@ -10,13 +10,15 @@ from gputop.findings.explanation import Episode
 from gputop.findings.verdict import ANY, SEVERITIES
 from gputop.fleet.overview import SILENT, Overview, worst_first
 from gputop.fleet.summary import Rank
+from gputop.model.serving import ServingNow
+from gputop.stream.snapshot import servers_of
 
 SAYS = (
     "What is there: machine, GPUs, trainers, what cannot be measured and why. target, here and in all tools: 'live' (this machine), a "
     "recording's path, 'host:NAME', or 'hosts' (all together); '' is the server's default."
 )
 INFO = SEVERITIES[0]
-MOST_GPUS = MOST_TRAINERS = MOST_NODES = 16  # of an answer
+MOST_GPUS = MOST_TRAINERS = MOST_NODES = MOST_SERVERS = 16  # of an answer
 
 
 class OverviewQuestion(Asked):
@@ -33,6 +35,7 @@ class OverviewAnswer(Answer):
     cpus: int | None = None
     gpus: list[Row] = []
     trainers: list[Row] = []
+    servers: list[Row] = []
     incidents: list[Row] = []
     nodes: list[Row] = []
     targets_untrusted: list[str] = []
@@ -56,6 +59,7 @@ def run(places: Places, asked: OverviewQuestion) -> OverviewAnswer:
                 for one in summary.gpus[:MOST_GPUS]
             ],
             trainers=[trainer_row(one) for one in summary.ranks[:MOST_TRAINERS]],
+            servers=[server_row(one) for one in servers_of(following.engine, following.board)[:MOST_SERVERS]],
             incidents=[incident_row(one) for one in summary.incidents if one.end_unix_s is None and one.severity != INFO],
             truncated=max(len(summary.gpus) - MOST_GPUS, len(summary.ranks) - MOST_TRAINERS) > 0,
             not_measured_untrusted=[untrusted(line) for line in missing_of(recording, following.board)],
@@ -68,6 +72,16 @@ def trainer_row(rank: Rank) -> Row:
     return {
         "pid": rank.pid, "name_untrusted": untrusted(rank.program, SHORT), "rank": rank.rank, "gpus": rank.gpus, "workers": rank.workers,
         "phase": rank.phase if rank.phase in ANY else None, "steps_per_s": rank.steps_per_s, "lost_share_now": rank.lost,
+    }  # fmt: skip
+
+
+def server_row(one: ServingNow) -> Row:
+    """Row of a model that an inference server serves; null is what its page does not have."""
+    return {
+        "pid": one.pid or None, "engine": one.family, "model_untrusted": untrusted(one.model, SHORT), "running": one.running,
+        "waiting": one.waiting, "kv_used_pct": one.kv_used_pct, "generated_tokens_per_s": one.generated_tokens_per_s,
+        "first_token_p50_s": one.first_token_p50_s, "first_token_p99_s": one.first_token_p99_s, "per_token_p50_s": one.per_token_p50_s,
+        "not_read_untrusted": untrusted(one.missing.get("running", "")) or None,
     }  # fmt: skip
 
 

@@ -9,8 +9,8 @@ from msgspec import Meta
 from gputop.agents.answer import Answer, Asked, Row, untrusted
 from gputop.agents.look import NOW, missing_of, stretch
 from gputop.agents.places import Places
-from gputop.model.fields import FIELDS
-from gputop.stream.history import History
+from gputop.model.fields import FIELDS, OF_SERVERS
+from gputop.stream.history import History, SeriesKey
 from gputop.stream.judged import tier_for
 from gputop.stream.observers import OBSERVERS
 from gputop.system.errors import UserError
@@ -18,7 +18,7 @@ from gputop.system.text import clean
 
 SAYS = (
     "Readings over time, [min, mean, max] of each point, null where none was read. Fields: "
-    f"{' '.join(FIELDS)}. subject: a GPU's index, 0 of the host."
+    f"{' '.join(FIELDS)}. subject: a GPU's index, a server's pid, 0 of the host."
 )
 MOST_SUBJECTS = 8  # of a field: GPUs
 FINE_NS = 16_666_667  # ns between ticks of a history that holds its most, 36,000 ticks
@@ -51,11 +51,11 @@ def run(places: Places, asked: SeriesQuestion) -> SeriesAnswer:
                 observe(board, frame, history)
             board.fold(frame)
         step_ns = max(1, (end_ns - start_ns) // asked.points)
-        keys = [key for name in asked.fields for key in sorted(history.series) if key[0] == name and key[1] < MOST_SUBJECTS]
+        keys = [key for name in asked.fields for key in sorted(history.series) if key[0] == name and _is_listed(key)]
         absent = [f"{name}: not read in this window" for name in asked.fields if not any(key[0] == name for key in keys)]
         return SeriesAnswer(
             target=target, from_unix_s=round(recording.unix_ns_of(start_ns) / 1e9, 1), step_s=round(step_ns / 1e9, 3),
-            truncated=any(key[1] >= MOST_SUBJECTS for key in history.series if key[0] in asked.fields) or history.trimmed > 0,
+            truncated=any(not _is_listed(key) for key in history.series if key[0] in asked.fields) or history.trimmed > 0,
             not_measured_untrusted=[untrusted(line) for line in [*absent, *missing_of(recording, board)]],
             series=[
                 {"field": name, "subject": subject, "unit": FIELDS[name].unit,
@@ -63,6 +63,11 @@ def run(places: Places, asked: SeriesQuestion) -> SeriesAnswer:
                 for name, subject in keys
             ],
         )  # fmt: skip
+
+
+def _is_listed(key: SeriesKey) -> bool:
+    """True if an answer has room for the subject: of all servers, few are asked anyway."""
+    return key[0] in OF_SERVERS or key[1] < MOST_SUBJECTS
 
 
 def _point(history: History, key: tuple[str, int], start_ns: int, step_ns: int) -> list[float] | None:

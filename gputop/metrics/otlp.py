@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
+from math import inf
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,8 +23,9 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from gputop.findings.verdict import Incident
 from gputop.metrics.metered import Family, Metered
-from gputop.metrics.registry import COUNTER, Metric, Sample
+from gputop.metrics.registry import COUNTER, MOST_MODELS, Metric, Sample
 from gputop.metrics.totals import label
+from gputop.model.serving import BEYOND_US, Serving
 from gputop.system.errors import UserError
 from gputop.system.program import __version__
 from gputop.system.text import clean, one_line
@@ -32,6 +34,12 @@ TIMEOUT_S = 5.0  # s for one push, retries included
 _SEVERITIES = {"info": SeverityNumber.INFO, "low": SeverityNumber.INFO2, "medium": SeverityNumber.WARN, "high": SeverityNumber.ERROR}
 _HARDWARE = {"uuid": "hw.id", "kind": "error.type"}
 """A label -> its attribute where the metric is one of the conventions'."""
+_LATENCIES = {
+    "first_token": ("gen_ai.server.time_to_first_token", "Time to the first token."),
+    "per_token": ("gen_ai.server.time_per_output_token", "Time from one token to the next."),
+    "whole": ("gen_ai.server.request.duration", "Time of a whole request."),
+}
+"""Histogram of a server's page -> its name and meaning in OpenTelemetry."""
 _SCOPE = InstrumentationScope("gputop", __version__)
 
 
@@ -57,7 +65,10 @@ class Otlp:
         families, (resource, t_ns) = self._metered.read(), self._about()
         if not families:
             return
-        scope = sdk.ScopeMetrics(_SCOPE, _metrics(families, self._began_ns, t_ns), "")
+        with self._metered.judging.lock:
+            pages = [*self._metered.board.servings.values()]
+        told = [*_metrics(families, self._began_ns, t_ns), *latencies(pages, self._began_ns, t_ns)]
+        scope = sdk.ScopeMetrics(_SCOPE, told, "")
         done = self._metrics.export(sdk.MetricsData([sdk.ResourceMetrics(resource, [scope], "")]))
         if done is not sdk.MetricExportResult.SUCCESS:
             raise UserError(f"the OpenTelemetry collector took no metrics: {self._why.text or 'no answer'}")
@@ -106,6 +117,29 @@ def _point(metric: Metric, sample: Sample, began_ns: int, t_ns: int) -> sdk.Numb
             attributes["network.io.direction"] = "receive" if "receive" in metric.name else "transmit"
     start_ns = began_ns if sample.created_s is None else round(sample.created_s * 1e9)
     return sdk.NumberDataPoint(attributes, min(start_ns, t_ns), t_ns, sample.value)
+
+
+def latencies(pages: Iterable[Serving], began_ns: int, t_ns: int) -> list[sdk.Metric]:
+    """The histograms of inference servers, by the names of OpenTelemetry's conventions for generative AI (Development)."""
+    some = [*pages][:MOST_MODELS]
+    found = {name: [_histogram(page, name, began_ns, t_ns) for page in some if getattr(page, name)] for name in _LATENCIES}
+    return [
+        sdk.Metric(_LATENCIES[name][0], _LATENCIES[name][1], "s", sdk.Histogram(points, sdk.AggregationTemporality.CUMULATIVE))
+        for name, points in found.items()
+        if points
+    ]
+
+
+def _histogram(page: Serving, name: str, began_ns: int, t_ns: int) -> sdk.HistogramDataPoint:
+    counts: dict[int, int] = getattr(page, name)
+    bounds = sorted(bound for bound in counts if bound != BEYOND_US)
+    attributes = {"gen_ai.provider.name": page.family, "gen_ai.request.model": page.model, "server.address": page.address}
+    attributes = {name: label(text) for name, text in attributes.items()}
+    return sdk.HistogramDataPoint(
+        attributes, min(began_ns, t_ns), t_ns, count=sum(counts.values()), sum=(getattr(page, f"{name}_us") or 0) / 1e6,
+        bucket_counts=[counts.get(bound, 0) for bound in (*bounds, BEYOND_US)], explicit_bounds=[bound / 1e6 for bound in bounds],
+        min=inf, max=-inf,
+    )  # fmt: skip
 
 
 def _record(one: Incident, unix_ns: int) -> LogRecord:

@@ -19,6 +19,7 @@ from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import RdmaPort
 from gputop.model.identity import SHORT_ID, known_of
 from gputop.model.roles import SIZE_VARIABLES, number_in, program_name
+from gputop.model.serving import Serving, ServingNow
 from gputop.system.program import DOCUMENTATION
 
 PREFIX = "gputop_"
@@ -27,6 +28,7 @@ GAUGE, COUNTER = "gauge", "counter"
 MOST_PORTS = 32  # RDMA ports, and network interfaces, that are exported: 15 series each
 MOST_SERIES = 2500  # of a node, whatever happens on it
 _CAUSE = f"cause ({DOCUMENTATION}causes/)"  # in the help of what has it as a label: what the causes mean
+MOST_MODELS = 32  # of inference servers: 16 series each
 THROTTLES = (("thermal", 0x60), ("power_brake", 0x80), ("hw_slowdown", 0x8), ("power_cap", 0x4), ("other", 0x712))
 """(reason, bits of nvmlClocksEventReasons)"""
 
@@ -218,7 +220,43 @@ def _interfaces(at: Moment) -> Iterator[Sample]:
 
 
 _OF_PORT = ("device", "port")
+def _servers(at: Moment, of: Callable[[ServingNow, Serving], float | None], *more: str) -> Iterator[Sample]:
+    """A value of each model of each inference server."""
+    now = {(one.pid, one.address, one.engine, one.model): one for one in at.engine.facts.servings} if at.engine.facts is not None else {}
+    named = set[tuple[str, ...]]()
+    for key, one in sorted(now.items())[:MOST_MODELS]:
+        texts = one.address, one.engine, one.model, one.family
+        labels = (*map(label, texts), *more)
+        page = at.board.servings.get(key)
+        if page is None or labels in named:
+            continue  # two servers in networks of their own may have the same address
+        named.add(labels)
+        if (value := of(one, page)) is not None:
+            yield Sample(labels, float(value))
+
+
+def _counted(name: str) -> Callable[[Moment], Iterable[Sample]]:
+    """A counter of the server's own."""
+    return lambda at: _servers(at, lambda _, page: getattr(page, name))
+
+
+def _now(name: str, factor: float = 1.0) -> Callable[[Moment], Iterable[Sample]]:
+    """A gauge of a server."""
+    return lambda at: _servers(at, lambda now, _: None if (value := getattr(now, name)) is None else factor * value)
+
+
+def _quantiles(name: str) -> Callable[[Moment], Iterable[Sample]]:
+    """Median and 99th percentile of a server's times."""
+
+    def made(at: Moment) -> Iterator[Sample]:
+        for share in (50, 99):
+            yield from _servers(at, lambda now, _, field=f"{name}_p{share}_s": getattr(now, field), str(share / 100))  # type: ignore[misc]
+
+    return made
+
+
 _OF_GPU, _OF_TRAINER = ("gpu", "uuid"), ("trainer",)
+_OF_SERVER = ("server", "engine", "model", "family")
 _INFO = ("trainer", "program", "rank", "world_size", "gpus", "user", "slurm_job_id", "namespace", "pod", "container")
 
 _DROPPED = Metric("self_series_dropped", GAUGE, "", (), NODE, f"Series beyond {MOST_SERIES}, which are left out.",
@@ -307,6 +345,18 @@ METRICS = (
            "Time of its main thread in each state.", lambda at: _words(at, lambda one: one.states_s)),
     Metric("worker_state_seconds_total", COUNTER, "s", ("trainer", "state"), TRAINER,
            "Time of all its workers in each state.", lambda at: _words(at, lambda one: one.workers_s)),
+    Metric("serving_requests_running", GAUGE, "", _OF_SERVER, TRAINER, "Requests that an inference server works on.", _now("running")),
+    Metric("serving_requests_waiting", GAUGE, "", _OF_SERVER, TRAINER, "Requests in its queue.", _now("waiting")),
+    Metric("serving_requests_finished_total", COUNTER, "", _OF_SERVER, TRAINER, "Requests that ended.", _counted("finished")),
+    Metric("serving_kv_used_ratio", GAUGE, "1", _OF_SERVER, TRAINER, "Memory for keys and values in use.", _now("kv_used_pct", 0.01)),
+    Metric("serving_preemptions_total", COUNTER, "", _OF_SERVER, TRAINER, "Requests that lost this memory.", _counted("preemptions")),
+    Metric("serving_prompt_tokens_total", COUNTER, "", _OF_SERVER, TRAINER, "Tokens of prompts.", _counted("prompt_tokens")),
+    Metric("serving_generated_tokens_total", COUNTER, "", _OF_SERVER, TRAINER, "Tokens generated.", _counted("generated_tokens")),
+    Metric("serving_first_token_seconds", GAUGE, "s", (*_OF_SERVER, "quantile"), TRAINER,
+           "Time to the first token, of requests in the last 5 s; OpenTelemetry has the server's histogram.", _quantiles("first_token")),
+    Metric("serving_per_token_seconds", GAUGE, "s", (*_OF_SERVER, "quantile"), TRAINER,
+           "Time from one token to the next, likewise.", _quantiles("per_token")),
+    Metric("serving_queued_seconds", GAUGE, "s", (*_OF_SERVER, "quantile"), TRAINER, "Time in the queue, likewise.", _quantiles("queued")),
     Metric("culprit_cpu_seconds_total", COUNTER, "s", ("name", "cause"), TRAINER,
            "CPU time that a program took from trainers, of the ten that took most.",
            lambda at: [Sample((name, cause), round(cpu_s, 4)) for name, cause, cpu_s in most_first(at.totals.culprits)]),

@@ -45,9 +45,23 @@ class Field(Struct, frozen=True):
 JOBS_MEMORY = "jobs.memory_gib"
 STEPS = "steps.per_s"
 RDMA = "rdma.rx_mb_per_s"
+TOKENS, RUNNING, WAITING = "serving.tokens_per_s", "serving.running", "serving.waiting"
+KV_USED, FIRST_TOKEN = "serving.kv_used_pct", "serving.first_token_p99_ms"
+OF_SERVERS = (TOKENS, WAITING, FIRST_TOKEN, KV_USED, RUNNING)  # in the order of their lanes
+_SERVER = "; subject: the engine's topmost process"
 SERIES = (
     Field(STEPS, "steps", "/s", high=None, digits=1, refresh_ns=SECOND, slowest_ns=3 * SECOND, source="CUDA calls, or the GPU's rhythm",
           help="training steps that a trainer makes a second, as its diagnosis finds them"),
+    Field(TOKENS, "tokens", "/s", high=None, refresh_ns=SECOND, slowest_ns=2 * SECOND, source="the server's metrics",
+          help="tokens that an inference server generates a second" + _SERVER),
+    Field(WAITING, "queue", "req", high=None, refresh_ns=SECOND, slowest_ns=2 * SECOND, source="the server's metrics",
+          help="requests in an inference server's queue" + _SERVER),
+    Field(FIRST_TOKEN, "TTFT p99", "ms", high=None, refresh_ns=SECOND, slowest_ns=2 * SECOND, source="the server's metrics",
+          help="99th percentile of the time to the first token" + _SERVER),
+    Field(KV_USED, "KV used", "%", warn=90, crit=97, refresh_ns=SECOND, slowest_ns=2 * SECOND, source="the server's metrics",
+          help="share of the memory for keys and values" + _SERVER),
+    Field(RUNNING, "running", "req", high=None, refresh_ns=SECOND, slowest_ns=2 * SECOND, source="the server's metrics",
+          help="requests that an inference server works on" + _SERVER),
     Field("gpu.util_pct", "util", "%", refresh_ns=167 * MS, slowest_ns=SECOND, source="NVML utilization",
           help="share of time in which a kernel ran or data was copied; not how much of the GPU was used"),
     Field("gpu.gr_active_pct", "GR active", "%", source="NVML GPM",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -12,8 +13,7 @@ SERVING_KEY = ("pid", "address", "engine", "model")
 HISTOGRAMS = ("first_token", "per_token", "queued", "whole")
 GAUGES = ("running", "waiting", "kv_used_pct")
 COUNTERS = ("preemptions", "prompt_tokens", "generated_tokens", "finished", "steps", "step_tokens")
-MISSING = (*GAUGES, *COUNTERS, *HISTOGRAMS)
-"""Fields of `Serving` that a server may lack."""
+SUMS = tuple(f"{name}_us" for name in HISTOGRAMS)
 
 
 class Serving(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -39,6 +39,10 @@ class Serving(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     finished: int | None = None  # requests
     steps: int | None = None  # forward passes
     step_tokens: int | None = None  # tokens (of Triton: requests) in all of these together
+    first_token_us: int | None = None  # of each histogram below: all of its times together
+    per_token_us: int | None = None
+    queued_us: int | None = None
+    whole_us: int | None = None
     first_token: dict[int, int] = {}  # time to the first token
     per_token: dict[int, int] = {}  # time from one token to the next
     queued: dict[int, int] = {}  # time in the queue
@@ -53,6 +57,11 @@ def newest(servings: Iterable[Serving]) -> dict[tuple[int, str, str, str], Servi
         found[one.pid, one.address, one.engine, one.model] = one
         latest.setdefault(one.pid, {})[one.address if not one.pid else ""] = one.t_ns
     return {key: one for key, one in found.items() if one.t_ns >= latest[one.pid][one.address if not one.pid else ""]}
+
+
+def subject_of(page: Serving) -> int:
+    """The subject of a server's series: its topmost process; where the user gave the address, a number below 0 that stands for it."""
+    return page.pid or -(crc32(page.address.encode()) & 0x7FFFFFFF) - 1
 
 
 def quantile_us(older: dict[int, int], newer: dict[int, int], share: float) -> float | None:

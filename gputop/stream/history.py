@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import zstandard
 
-from gputop.model.fields import STEPS
+from gputop.model.fields import OF_SERVERS, STEPS
 from gputop.model.frame import SECOND_NS
 
 WINDOW_NS = 600 * 1_000_000_000  # ns kept
@@ -192,7 +192,7 @@ class History:
         for kept in (self.states, self.shares):
             for pid in [pid for pid, runs in kept.items() if pid not in alive and not runs.known]:
                 del kept[pid]
-        for key in [(field, pid) for field, pid in self.series if field == STEPS and pid not in alive]:
+        for key in [(field, pid) for field, pid in self.series if field in (STEPS, *OF_SERVERS) and pid not in alive]:
             if not self.series[key].known:
                 del self.series[key]
 

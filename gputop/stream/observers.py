@@ -13,11 +13,12 @@ from operator import attrgetter
 from typing import TypeVar
 
 from gputop.model.board import Board, GpuBoard
-from gputop.model.fields import FIELDS, JOBS_MEMORY, RDMA
+from gputop.model.fields import FIELDS, FIRST_TOKEN, JOBS_MEMORY, KV_USED, RDMA, RUNNING, TOKENS, WAITING
 from gputop.model.frame import CpuSample, DiskSample, Frame, Gpu, NetSample, Psi, RdmaPort
 from gputop.model.gpu import instance_subject
 from gputop.model.histogram import quantile
 from gputop.model.rates import bytes_per_s, cpu_deltas
+from gputop.model.serving import ServingNow, serving_now, subject_of
 from gputop.stream.history import History
 
 _GAUGES = (
@@ -225,5 +226,27 @@ def observe_memory(board: Board, frame: Frame, history: History) -> None:
             history.put(JOBS_MEMORY, 0, sum(held) / 2**30)
 
 
+def observe_servings(board: Board, frame: Frame, history: History) -> None:
+    """The requests, tokens and latencies of each inference server, its models and engines together; subject: see `subject_of`."""
+    servers: dict[int, list[ServingNow]] = {}
+    for page in frame.servings:
+        older = board.servings.get((page.pid, page.address, page.engine, page.model))
+        if older is None or page.t_ns > older.t_ns:
+            servers.setdefault(subject_of(page), []).append(serving_now(older, page))
+    for subject, models in servers.items():
+        for field_id, name, whole, factor in _OF_MODELS:
+            values = [value for one in models if (value := getattr(one, name)) is not None]
+            if values:
+                history.put(field_id, subject, factor * whole(values))
+
+
+_OF_MODELS: tuple[tuple[str, str, Callable[[list[float]], float], float], ...] = (
+    (TOKENS, "generated_tokens_per_s", sum, 1.0), (WAITING, "waiting", sum, 1.0), (RUNNING, "running", sum, 1.0),
+    (KV_USED, "kv_used_pct", max, 1.0), (FIRST_TOKEN, "first_token_p99_s", max, 1000.0),
+)  # fmt: skip
+"""(series of a server, field of its models, how these are one, factor)"""
+
 Observer = Callable[[Board, Frame, History], None]
-OBSERVERS: tuple[Observer, ...] = (observe_gpus, observe_host, observe_workers, observe_memory, observe_probes, observe_shares)
+OBSERVERS: tuple[Observer, ...] = (
+    observe_gpus, observe_host, observe_workers, observe_memory, observe_probes, observe_shares, observe_servings,
+)  # fmt: skip

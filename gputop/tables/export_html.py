@@ -27,7 +27,7 @@ from gputop.findings.explanation import Explanation
 from gputop.findings.lanes import LANES_OF_CAUSE
 from gputop.findings.path import amount, factor, sentence, tree, without
 from gputop.findings.verdict import PathStep, Verdict, best_fix
-from gputop.model.fields import FIELDS, STEPS
+from gputop.model.fields import FIELDS, OF_SERVERS, STEPS
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.model.identity import Identity
 from gputop.recording.reader import Recording
@@ -56,7 +56,7 @@ MIB = 1 << 20
 MOST_STEPS_LANES = 4  # trainers whose steps have a lane: that of the verdict, and those with most readings; a choice
 
 LANES = (
-    STEPS,
+    *OF_SERVERS, STEPS,
     "gpu.util_pct", "gpu.gr_active_pct", "gpu.power_w", "gpu.sm_active_pct", "gpu.mem_used_pct", "gpu.pcie_rx_mb_per_s", "sync.p99_ms",
     "runq.p99_ms", "runq.pct", "offcpu.pct", "switches.per_s", "cpu.busy_pct", "psi.io_pct", "psi.memory_pct", "disk.read_mb_per_s",
     "jobs.memory_gib", "net.rx_mb_per_s", "rdma.rx_mb_per_s",
@@ -283,9 +283,12 @@ class _Scribe:
         paces = [key for key in self.lanes if key[0] == STEPS]
         paces.sort(key=lambda key: (key[1] != trainer_pid, -len(self.lanes[key].counts)))
         shown = self.lanes.keys() - set(paces[MOST_STEPS_LANES:])
+        servers = {subject for name, subject in self.lanes if name in OF_SERVERS}
         for key in sorted(shown, key=lambda key: (not key[0].startswith("gpu."), key[1], order[key[0]])):
             spec, lane = FIELDS[key[0]], self.lanes[key]
             is_gpu = key[0].startswith("gpu.")
+            is_one_of_many = (key[0] in OF_SERVERS and len(servers) > 1) or (key[0] == STEPS and len(paces) > 1)
+            of = f" of {key[1]}" if is_one_of_many else ""
             if is_gpu and key[1] not in self.gpus:
                 continue
             scale = 10**spec.digits
@@ -294,8 +297,7 @@ class _Scribe:
             slowest_ns = max(spec.refresh_ns, spec.slowest_ns)
             out.append({
                 "id": key[0], "gpu": key[1] if is_gpu else None, "pid": key[1] if key[0] == STEPS else None,
-                "title": f"{name_of} {key[1]} {spec.title}" if is_gpu else f"{spec.title} of {key[1]}" if len(paces) > 1 and key in paces
-                else spec.title,
+                "title": f"{name_of} {key[1]} {spec.title}" if is_gpu else spec.title + of,
                 "unit": spec.unit, "digits": spec.digits, "top": top, "warn": spec.warn, "crit": spec.crit, "help": spec.help,
                 "hold": max(1, ceil(2 * slowest_ns / self.cell_ns)), "values": packed(values),
             })  # fmt: skip

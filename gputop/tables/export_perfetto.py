@@ -61,6 +61,9 @@ _COUNTERS = {
     "cgroup": [_CounterTracks("path", {"throttled_s": "cgroup {} throttled"}, rates=True),
                _CounterTracks("path", {"mem_bytes": "cgroup {} memory bytes"})],
     "gpu_process": [_CounterTracks("gpu", {"mem_bytes": "GPU {} memory bytes", "sm_pct": "GPU {} SM %"}, pid="pid")],
+    "serving": [_CounterTracks("model", {"running": "{} requests running", "waiting": "{} requests waiting",
+                                         "kv_used_pct": "{} KV memory %"}, pid="pid"),
+                _CounterTracks("model", {"generated_tokens": "{} tokens generated/s"}, rates=True, pid="pid")],
     "launch": [_CounterTracks("", {"launches_per_s": "kernel launches/s"}, pid="pid")],
 }  # fmt: skip
 """Table -> its counters that are drawn; GPUs and processes are drawn frame by frame."""

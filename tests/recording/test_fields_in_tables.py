@@ -25,7 +25,7 @@ WHOSE = "process has what follows from it: container, pod, Slurm job, training"
 UNUSED = "no source fills it; it keeps its place in the stream"
 _EXEMPT = {
     STRUCTURE: "Frame: seq t_ns late_ns missed key gone infos ticks Gpu: t_ns missing Host: t_ns Probes: t_ns gone forgotten Stack: t_ns "
-               "ProcSample: start_ticks Serving: t_ns",
+               "ProcSample: start_ticks",
     MERGED: "Frame: met readings Met: pid times state syscall syscall_arg wchan GpuReading: index t_ns util_pct power_w power_instant "
             "gr_active_pct",
     ONCE: "Gpu: name uuid architecture pci_bus_id sm_clock_max_mhz mem_clock_max_mhz power_limit_default_w power_limit_max_w pcie_gen_max "

@@ -35,6 +35,7 @@ KEPT = {
     "MigInstance.profile", "Names.missing", "Names.pod_by", "Names.runtime", "Probes.lost",
     "ProcInfo.cpus_allowed", "ProcInfo.libs", "ProcInfo.sockets", "ProcInfo.wait_unreadable", "ProcSample.kernel_stack", "ProcSample.state",
     "ProcSample.wchan", "ReadLimit.device", "SchedThread.state",
+    "Serving.engine", "Serving.family", "Serving.problem",
     "SourceState.detail", "SourceState.name", "SourceState.reason", "SourceState.remedy", "SourceState.state", "ThreadSample.state",
     "ThreadSample.wchan", "Met.state", "Met.wchan", "Wakeup.kind", "ThreadCalls.call",
 }  # fmt: skip

@@ -8,6 +8,7 @@ ENGINE = Engine(
     port=8002, flags=("--metrics-port",), prefix="nv_inference_",
     metrics=(
         Metric("nv_inference_pending_request_count", "waiting"), Metric("nv_inference_request_success", "finished"),
+        Metric("nv_inference_queue_duration_us", "queued_us"), Metric("nv_inference_request_duration_us", "whole_us"),
         Metric("nv_inference_exec_count", "steps"), Metric("nv_inference_count", "step_tokens"),
     ),
     off="start it without --allow-metrics=false",

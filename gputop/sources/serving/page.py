@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from msgspec.structs import replace
+
 from gputop.model.engines import Engine, Metric
 from gputop.model.ranges import MOST_COUNT
 from gputop.model.serving import BEYOND_US, HISTOGRAMS, Serving
@@ -34,8 +36,8 @@ class MetricsPage:
         self._names: dict[bytes, list[tuple[int, Engine, Metric]]] = {}
         for engine in engines:
             for number, metric in enumerate(engine.metrics):
-                for suffix in _suffixes(metric):
-                    self._names.setdefault(f"{metric.name}{suffix}".encode(), []).append((number, engine, metric))
+                for name, filled in _series(metric):
+                    self._names.setdefault(name.encode(), []).append((number, engine, filled))
         self._values: dict[tuple[_Key, str], tuple[int, float]] = {}  # (key, field) -> (number of its metric, sum)
         self._buckets: dict[tuple[_Key, str], tuple[int, dict[int, int]]] = {}
         self._keys: dict[_Key, None] = {}
@@ -116,8 +118,11 @@ class MetricsPage:
         return Serving(pid, address, *key, family=self.family, t_ns=t_ns, **values)
 
 
-def _suffixes(metric: Metric) -> tuple[str, ...]:
-    return ("_bucket",) if metric.field in HISTOGRAMS else (f"_{metric.takes}",) if metric.takes else ("",)
+def _series(metric: Metric) -> list[tuple[str, Metric]]:
+    """(name of a series, what it fills) of a metric. A histogram has its buckets, and the sum of its times."""
+    if metric.field in HISTOGRAMS:
+        return [(f"{metric.name}_bucket", metric), (f"{metric.name}_sum", replace(metric, field=f"{metric.field}_us"))]
+    return [(f"{metric.name}_{metric.takes}" if metric.takes else metric.name, metric)]
 
 
 def _apart(counts: dict[int, int]) -> dict[int, int]:

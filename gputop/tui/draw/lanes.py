@@ -20,7 +20,7 @@ from gputop.findings.lanes import LANES_OF_CAUSE
 from gputop.findings.trouble import grows
 from gputop.findings.verdict import Verdict
 from gputop.model.board import TICK_SLACK_NS, Board, GpuBoard
-from gputop.model.fields import FIELDS, JOBS_MEMORY, RDMA, STEPS, Field
+from gputop.model.fields import FIELDS, FIRST_TOKEN, JOBS_MEMORY, KV_USED, OF_SERVERS, RDMA, STEPS, TOKENS, WAITING, Field
 from gputop.model.frame import SECOND_NS
 from gputop.stream.history import History, SeriesKey
 from gputop.stream.session import Session
@@ -39,7 +39,7 @@ UNREAD = "no reading yet"
 UNENDED = 1 << 62  # the last cell of an incident that goes on
 LAST = 10  # priority of a lane that has nothing to show: any other lane comes first
 SHADED = "@"  # ends the meaning of a cell in an incident
-_COLOURS = {STEPS: "lane2", "gpu.util_pct": "lane", "gpu.power_w": "lane2", "sync.p99_ms": "lane3"}
+_COLOURS = {STEPS: "lane2", TOKENS: "lane2", "gpu.util_pct": "lane", "gpu.power_w": "lane2", "sync.p99_ms": "lane3"}
 
 
 class Lane(Struct, frozen=True):
@@ -83,7 +83,9 @@ def all_lanes(session: Session, view: View, story: Verdict | None = None) -> lis
             found.append(Lane((field.id, 0), field.title, absent=absent, priority=field.lane_rank))
     if (RDMA, 0) in session.history.series:
         found.append(Lane((RDMA, 0), _title_of_rdma(board), priority=7))
-    return _story_first([*_lanes_of_steps(session, view, story), *found, *_lanes_of_growth(session)], session, view, story)
+    servers, served = _lanes_of_servers(session, view, story)
+    steps = [lane for lane in _lanes_of_steps(session, view, story) if lane.key[1] not in served]
+    return _story_first([*servers, *steps, *found, *_lanes_of_growth(session)], session, view, story)
 
 
 def _title_of_rdma(board: Board) -> str:
@@ -101,9 +103,37 @@ def _story_first(found: list[Lane], session: Session, view: View, verdict: Verdi
         for lane in found
         if lane.key[0] in ids and lane.key in session.history.series and (not lane.key[0].startswith("gpu.") or lane.key[1] == gpu)
     ]
-    effect = [lane for lane in found if lane.key[0] in (STEPS, "gpu.gr_active_pct") or (lane.key[0] == "gpu.util_pct" and lane.main)]
+    effects = TOKENS, WAITING, STEPS, "gpu.gr_active_pct"
+    effect = [lane for lane in found if lane.key[0] in effects or (lane.key[0] == "gpu.util_pct" and lane.main)]
     told = {lane.key for lane in (*shows, *effect)}
     return [*effect, *shows, *(lane for lane in found if lane.key not in told)]
+
+
+def _lanes_of_servers(session: Session, view: View, story: Verdict) -> tuple[list[Lane], frozenset[int]]:
+    """(lanes of inference servers, those of the verdict's first; pids of their processes on GPUs, which need no lane of steps)."""
+    axis = view.axis(session)
+    span = axis.first * axis.cell_ns, (axis.last + 1) * axis.cell_ns
+    keys = [key for key in session.history.series if key[0] in OF_SERVERS]
+    known = {key[1] for key in keys if not isnan(session.history.cell(key, *span, peak=True))}
+    if not known:
+        return [], frozenset()
+    from gputop.model.engines import top_of
+
+    tops = {pid: top[1] for pid in session.engine.standing if (top := top_of(session.board.infos, pid)) is not None}
+    own = tops.get(story.trainer_pid or 0)
+    found = list[Lane]()
+    for subject in sorted(known, key=lambda subject: (subject != own, subject)):
+        of = f" of {subject}" if len(known) > 1 and subject > 0 else ""
+        is_first = not found
+        for field in OF_SERVERS:
+            if (field, subject) in session.history.series:
+                main, priority = is_first and field in (TOKENS, WAITING), _OF_SERVER.get(field, 6) if is_first else 7
+                found.append(Lane((field, subject), FIELDS[field].title + of, priority=priority, main=main))
+    return found, frozenset(pid for pid, top in tops.items() if top in known)
+
+
+_OF_SERVER = {TOKENS: 1, WAITING: 1, FIRST_TOKEN: 2, KV_USED: 4}
+"""Series of a server -> priority of its lane."""
 
 
 def _lanes_of_steps(session: Session, view: View, story: Verdict) -> list[Lane]:
