@@ -29,7 +29,7 @@ _SLICES = frozenset(("", ".", "..", "system.slice", "user.slice", "init.scope", 
 # Values of variables: numbers, lists of numbers, switches, this host. Any other address is hashed.
 _PLAIN = re.compile(r"(?!(\d+\.){3}\d+$)[\d,.-]*|127(\.\d+){3}|localhost|all|none|void|true|false", re.IGNORECASE)
 _INTERFACE = re.compile(r"lo|(eth|ens|enp|eno|ib|bond|docker|wl)[a-z\d]*")  # network interfaces with a name of the kernel's
-_RDMA = re.compile(r"((mlx4|mlx5|bnxt_re|hns|irdma|ionic|hfi1|efa|rdmap\d+s|rocep\d+s|ibp\d+s)_?\d+(f\d+)?)/\d+")  # ports with a driver's name
+_RDMA = re.compile(r"((mlx4|mlx5|bnxt_re|hns|irdma|ionic|hfi1|efa|rdmap\d+s|rocep\d+s|ibp\d+s)_?\d+(f\d+)?)/\d+")  # ports
 _LOOPBACK = re.compile(r"127(\.\d+){3}:\d+|\[::1\]:\d+|")  # where a server of this machine is asked
 # Devices of file systems with a name of the kernel's; users name volumes and servers.
 _DISK = re.compile(r"/dev/((sd|vd|xvd|hd)[a-z]+|nvme\d+n\d+|md|dm-|mmcblk\d+|loop)(p?\d+)?|overlay|tmpfs|rootfs")

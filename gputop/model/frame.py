@@ -43,8 +43,8 @@ __all__ = [
     "FORMAT_MAJOR", "FORMAT_MINOR", "MOST_IN_FRAME", "PART", "SECOND_NS", "SILENT", "CgroupSample", "CpuSample", "CudaCall",
     "DiskSample", "FileSystem", "Frame", "Gpu", "GpuProc", "GpuReading", "Hardware", "Header", "Host", "LaunchRate",
     "MainSamples", "Mark", "Met", "MigInstance", "Names", "NetSample", "Nic", "Preempt", "Probes", "ProcInfo", "ProcSample",
-    "Psi", "RdmaPort", "ReadLimit", "SchedThread", "SelfCost", "Serving", "SourceState", "Stack", "ThreadCalls", "ThreadInfo", "ThreadSample",
-    "Wakeup", "compute_pids", "forget_parts", "link_bytes_per_s", "sizes_of_contexts",
+    "Psi", "RdmaPort", "ReadLimit", "SchedThread", "SelfCost", "Serving", "SourceState", "Stack", "ThreadCalls", "ThreadInfo",
+    "ThreadSample", "Wakeup", "compute_pids", "forget_parts", "link_bytes_per_s", "sizes_of_contexts",
 ]  # fmt: skip
 """The frame and all structs that it holds."""
 SECOND_NS = 1_000_000_000  # ns

@@ -36,7 +36,8 @@ def test_nvlink_counts_both_ways():
 
 
 def test_what_all_ports_receive_and_no_driver_without_bytes_is_none():
-    ports = [[RdmaPort("mlx5_0/1", rx_bytes=n * 2_000_000), RdmaPort("mlx5_1/1", rx_bytes=n * 3_000_000), RdmaPort("hns_0/1")] for n in (1, 2)]
+    counted = [(RdmaPort("mlx5_0/1", rx_bytes=n * 2_000_000), RdmaPort("mlx5_1/1", rx_bytes=n * 3_000_000)) for n in (1, 2)]
+    ports = [[*two, RdmaPort("hns_0/1")] for two in counted]
     frames = [Frame(n, (n + 1) * SECOND, host=Host((n + 1) * SECOND, rdma=listed)) for n, listed in enumerate(ports)]
     assert drawn("rdma.rx_mb_per_s", *frames) == pytest.approx(5)
     uncounted = [Frame(n, n * SECOND, host=Host(n * SECOND, rdma=[RdmaPort("hns_0/1", rx_packets=n)])) for n in (1, 2)]
