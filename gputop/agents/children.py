@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
-from gputop.system.errors import starting
+from gputop.system.errors import UserError, starting
+from gputop.system.text import clean, one_line
 
 
 class Children:
@@ -34,6 +37,19 @@ class Children:
             for pipe in (child.stdout, child.stderr):
                 if pipe is not None:
                     pipe.close()
+
+    def last_object(self, argv: Sequence[str], ends_by: signal.Signals, most_s: float, too_long: str) -> Any:
+        """The JSON in the last line that a program prints. Raises UserError with its words, or ``too_long`` after ``most_s`` s."""
+        with self.started(argv, ends_by) as child:
+            try:
+                printed, errors = child.communicate(timeout=most_s)
+            except subprocess.TimeoutExpired:
+                raise UserError(too_long) from None
+        lines = printed.decode(errors="replace").strip().splitlines()
+        if not lines:
+            why = clean(one_line(errors.decode(errors="replace")), 500).removeprefix("gputop: ")
+            raise UserError(why or f"it ended with exit code {child.returncode}")
+        return json.loads(lines[-1])
 
     def end(self) -> None:
         """End all; safe in another thread than theirs."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
 from typing import Any
 
 from gputop.agents.answer import Answer, Asked, all_untrusted
 from gputop.agents.places import LIVE, Places
 from gputop.system.errors import UserError
 from gputop.system.program import argv_of
-from gputop.system.text import clean, one_line
 
 SAYS = (
     "Prove a suspected cause on this machine: it is switched off and on in turn, the job's pace compared, and all put back. Takes about a "
@@ -35,13 +32,5 @@ def run(places: Places, asked: ProveQuestion) -> ProveAnswer:
         raise UserError("experiments are for 'live', this machine")
     words = [*([str(asked.trainer_pid)] if asked.trainer_pid else []), *(["--cause", asked.cause] if asked.cause else [])]
     argv = argv_of("gputop", "prove", *words, "--yes", "--json", *(["--keep"] if asked.keep else []))
-    with places.children.started(argv, signal.SIGINT) as child:
-        try:
-            said, errors = child.communicate(timeout=WHOLE_S)
-        except subprocess.TimeoutExpired:
-            raise UserError(f"the experiment took more than {WHOLE_S:g} s and was ended; its guardian puts everything back") from None
-    lines = said.decode(errors="replace").strip().splitlines()
-    if not lines:
-        why = clean(one_line(errors.decode(errors="replace")), 500).removeprefix("gputop: ")
-        raise UserError(why or f"it ended with exit code {child.returncode}")
-    return ProveAnswer(target=LIVE, result_untrusted=all_untrusted(json.loads(lines[-1])))
+    too_long = f"the experiment took more than {WHOLE_S:g} s and was ended; its guardian puts everything back"
+    return ProveAnswer(target=LIVE, result_untrusted=all_untrusted(places.children.last_object(argv, signal.SIGINT, WHOLE_S, too_long)))

@@ -16,7 +16,7 @@ from gputop.system.errors import UserError
 from gputop.system.text import clean
 
 TOOLS = ("overview", "diagnose", "incidents", "ranks", "stacks", "series", "query", "compare")
-EXPERIMENTS = ("prove",)  # these change something, and are there only where that is allowed
+EXPERIMENTS = ("prove", "trace")  # these change something, or slow a job, and are there only where that is allowed
 
 
 class Tool(Protocol):

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--http", nargs="?", type=address, const=("127.0.0.1", PORT), metavar="ADDRESS",
                         help=f"serve HTTP at /mcp (127.0.0.1:{PORT})")  # fmt: skip
     parser.add_argument("--token-file", metavar="FILE", help="with --http: ask for the bearer token in this file of mode 0600")
-    parser.add_argument("--allow-experiments", action="store_true", help="a tool that tries causes: it changes your processes")
+    parser.add_argument("--allow-experiments", action="store_true", help="tools that try causes or take traces: they change or slow jobs")
     add_sampling(parser)
     parser.set_defaults(job=None, pods=None)
 

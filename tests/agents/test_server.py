@@ -100,7 +100,7 @@ async def test_with_the_protocol_before() -> None:
     async with over_stdio(str(sample()), "--allow-experiments", mode="legacy") as client:
         assert client.protocol_version == PROTOCOLS["legacy"]
         experiments = [one for one in (await client.list_tools()).tools if not (one.annotations and one.annotations.read_only_hint)]
-        assert [one.name for one in experiments] == ["prove"]
+        assert [one.name for one in experiments] == ["prove", "trace"]
         assert (await client.call_tool("overview", {})).structured_content["simulated_gpu"] is True
 
 
@@ -117,6 +117,9 @@ def test_an_error_is_harmless() -> None:
     assert said.text == "SQL: JSON path error near 'a·[2J··'"  # type: ignore[union-attr]
 
 
+TRACED = {"jobs": [{"pid": 7, "name": "\x1b[2Jevil", "error": "it is stopped"}]}
+
+
 def test_an_experiment_tells_what_gputop_prove_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
@@ -128,8 +131,12 @@ def test_an_experiment_tells_what_gputop_prove_tells(monkeypatch: pytest.MonkeyP
     found = call(Places(), "prove", {"trainer_pid": 7, "cause": "cpu-contention"})
     assert asked == [("gputop", "prove", "7", "--cause", "cpu-contention", "--yes", "--json")]
     assert found["result_untrusted"] == {"says": "·[2Jevil"}
-    with pytest.raises(UserError, match="this machine"):
-        call(Places(), "prove", {"target": "host:x"})
+    monkeypatch.setattr("gputop.agents.trace.argv_of", lambda *words: [sys.executable, "-c", f"print({json.dumps(TRACED)!r})"])
+    [job] = call(Places(), "trace", {"pids": [7]})["jobs_untrusted"]
+    assert job == {"pid": 7, "name": "·[2Jevil", "error": "it is stopped"}
+    for name in ("prove", "trace"):
+        with pytest.raises(UserError, match="this machine"):
+            call(Places(), name, {"target": "host:x"})
 
 
 @pytest.fixture(scope="module")
