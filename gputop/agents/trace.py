@@ -14,8 +14,8 @@ from gputop.system.program import argv_of
 
 SAYS = (
     "A torch.profiler trace of running trainers here (pids: [] for all that can be asked): dearest kernels, why the GPU is idle, exposed "
-    "communication, copies, loader wait, beside gputop's own shares. For causes on the GPU's side. Slows the job by a tenth for a second or "
-    "two, and writes a file. Jobs started by `gputop run -- COMMAND` can be asked."
+    "communication, copies, loader wait, beside gputop's own shares. For causes on the GPU's side. Slows the job by a tenth for a second "
+    "or two, and writes a file. Jobs started by `gputop run -- COMMAND` can be asked."
 )
 WHOLE_S = 120.0  # s
 _MOST_S = 20.0
