@@ -17,8 +17,15 @@ from gputop.traces.reading import Copies, Named, TraceReading
 SCHEMA = 1
 AGREE_POINTS = 10.0  # points of a share within which two measurements agree: a trace is 1 s of a few that gputop looks at (a choice)
 OPEN = "https://ui.perfetto.dev"
-_PARTS = (("loader", "loader_wait_pct", "input_wait_ms"), ("sync", "sync_pct", "gpu_wait_ms"), ("copy", "copy_pct", "transfer_ms"))
-_WORDS = {"loader": "the loop waited for its loader", "sync": "it waited for the GPU", "copy": "it copied to or from the GPU"}
+_PARTS = (
+    ("loader", "loader_wait_pct", "input_wait_ms"), ("loading", "loading_pct", "compute_ms"), ("sync", "sync_pct", "gpu_wait_ms"),
+    ("copy", "copy_pct", "transfer_ms"),
+)  # fmt: skip
+"""Part, its share in a trace, and its milliseconds in a step as gputop sees it."""
+_WORDS = {
+    "loader": "the loop waited for its loader", "loading": "the loop loaded data itself", "sync": "it waited for the GPU",
+    "copy": "it copied to or from the GPU",
+}  # fmt: skip
 _IDLE = (("loader_pct", "the host waited for data"), ("sync_pct", "the host had waited for it"), ("copy_pct", "the host copied"),
          ("launch_pct", "launches were under way"), ("host_pct", "the host did something else"))  # fmt: skip
 
@@ -26,7 +33,7 @@ _IDLE = (("loader_pct", "the host waited for data"), ("sync_pct", "the host had 
 class TraceCheck(Struct, frozen=True):
     """One share of the main thread's time, by torch's own trace and by gputop from outside. ``agrees``: None where gputop has none."""
 
-    part: str  # ``loader``, ``sync``, ``copy``
+    part: str  # ``loader``, ``loading`` (without workers), ``sync``, ``copy``
     trace_pct: Percent
     gputop_pct: Percent | None
     agrees: bool | None
@@ -55,7 +62,9 @@ def checks(reading: TraceReading, step: Step | None) -> list[TraceCheck]:
     whole_ms = 1000.0 / step.per_s if step is not None and step.per_s > 0.0 else 0.0
     out = []
     for part, field, own in _PARTS:
-        by_trace = float(getattr(reading, field))
+        by_trace = getattr(reading, field)
+        if by_trace is None or (part == "loading" and not by_trace):
+            continue  # what the main thread computes otherwise is no loading
         by_gputop = round(min(100.0, 100.0 * float(getattr(step, own)) / whole_ms), 2) if whole_ms else None
         agrees = None if by_gputop is None else abs(by_trace - by_gputop) <= AGREE_POINTS
         if by_trace >= 1.0 or (by_gputop or 0.0) >= 1.0:

@@ -24,7 +24,8 @@ MOST_CHARS = 160  # of a name
 _MOST_KINDS = 20_000  # different names that are told apart; what is beyond counts as "others"
 _MOST_SPANS = 4_000_000  # of one kind of event that are kept: 20 bytes each
 _NEAR_US = 50.0  # µs: a synchronization that ended so shortly before the GPU fell idle held the host back
-_LOADER = re.compile(r"enumerate\(DataLoader\)#")
+_LOADER = re.compile(r"enumerate\(DataLoader\)#(?!_SingleProcess)")  # its workers load, and the loop waits
+_LOADING = re.compile(r"enumerate\(DataLoader\)#_SingleProcess")  # without workers the loop loads itself
 _OPTIMIZER = re.compile(r"Optimizer\.(?:step|zero_grad)#")
 _STEP = re.compile(r"Optimizer\.step#|ProfilerStep#")
 _SYNC = re.compile(r"(?:cuda|cu)(?:Device|Stream|Event|Ctx)Synchronize")
@@ -92,9 +93,10 @@ class TraceReading(Struct, frozen=True):
     copies: list[Copies]
     sync_calls: list[Named]  # by the operator that waited for the GPU
     loader_wait_pct: Percent
+    loading_pct: Percent  # the main thread loaded data itself, without workers
     optimizer_pct: Percent
-    sync_pct: Percent
-    copy_pct: Percent
+    sync_pct: Percent | None
+    copy_pct: Percent | None
     launches: list[Named]  # by the Python function that launched; empty without stacks
     missing: dict[str, str]  # field -> why it has no value
     left_out: str  # what of the file could not be read, in words
@@ -285,6 +287,8 @@ class _Reading:
         if not busy_us:
             why = "no kernel in the trace: it was taken on the CPU, or the driver kept CUPTI from this user"
             missing.update(dict.fromkeys(("gpu_busy_pct", "idle", "kernels", "copies"), why))
+        if not kept.calls and not busy_us:
+            missing.update(dict.fromkeys(("sync_pct", "copy_pct"), "no call of CUDA in the trace"))
         if not kept.functions:
             missing["launches"] = "no stacks in the trace: ask for them by --with-stack"
         busy = _union(busy_us)
@@ -299,14 +303,17 @@ class _Reading:
             kernels=self._ranked(self._totals(kept.kernels)),
             operators=self._ranked(self._own_times(kept.operators.get(self._main))),
             exposed=self._exposed(), copies=self._copied(), sync_calls=self._waiting_operators(calls["sync"]),
-            loader_wait_pct=self._share(_length(notes["loader"])), optimizer_pct=self._share(_length(notes["optimizer"])),
-            sync_pct=self._share(_length(calls["sync"])), copy_pct=self._share(_length(calls["copy"])), launches=self._launching(),
+            loader_wait_pct=self._share(_length(notes["loader"])), loading_pct=self._share(_length(notes["loading"])),
+            optimizer_pct=self._share(_length(notes["optimizer"])), launches=self._launching(),
+            sync_pct=None if "sync_pct" in missing else self._share(_length(calls["sync"])),
+            copy_pct=None if "copy_pct" in missing else self._share(_length(calls["copy"])),
         )  # fmt: skip
 
     def _main_thread(self, threads: dict[int | str, float]) -> int | str:
         """The thread that waits for the loader and makes the optimizer's steps; else the one whose operators last longest."""
         kept = self._kept
-        noted = {thread: sum(1 for i in spans.names if self._is(_LOADER, i) or self._is(_STEP, i)) for thread, spans in kept.notes.items()}
+        own = {i for i in range(len(kept.names.texts)) if any(self._is(one, i) for one in (_LOADER, _LOADING, _STEP))}
+        noted = {thread: sum(1 for i in spans.names if i in own) for thread, spans in kept.notes.items()}
         if any(noted.values()):
             return max(noted, key=lambda thread: noted[thread])
         longest = threads or {thread: float(len(spans)) for thread, spans in kept.calls.items()}
@@ -331,7 +338,8 @@ class _Reading:
 
     def _notes(self) -> dict[str, list[Extent]]:
         own = self._kept.notes.get(self._main)
-        return {"loader": self._matching(own, _LOADER), "optimizer": self._matching(own, _OPTIMIZER)}
+        patterns = {"loader": _LOADER, "loading": _LOADING, "optimizer": _OPTIMIZER}
+        return {name: self._matching(own, pattern) for name, pattern in patterns.items()}
 
     def _calls(self) -> dict[str, list[Extent]]:
         own = self._kept.calls.get(self._main)

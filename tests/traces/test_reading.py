@@ -86,6 +86,17 @@ def test_without_kernels_the_gpus_values_have_a_reason(tmp_path: Path) -> None:
     found = read(write(tmp_path / "t.json", kineto([event("cpu_op", "aten::mm", 0, 5)])))
     assert found.gpu_busy_pct is found.idle is None
     assert "CUPTI" in found.missing["gpu_busy_pct"]
+    assert found.sync_pct is None
+    assert [one.part for one in checks(found, Step(100.0, "CUDA calls", 1.0, 1.0, 5.0, 3.0, 0.0))] == ["loader"]
+
+
+def test_a_loop_that_loads_itself_does_not_wait(tmp_path: Path) -> None:
+    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    events = [event("user_annotation", name, 0, 600), event("cpu_op", "mm", 600, 400)]
+    found = read(write(tmp_path / "t.json", kineto(events)))
+    assert (found.loader_wait_pct, found.loading_pct) == (0.0, 60.0)
+    [loading] = checks(found, Step(100.0, "CUDA calls", 0.0, 0.0, 6.5, 3.5, 0.0))
+    assert (loading.part, loading.gputop_pct, loading.agrees) == ("loading", 65.0, True)
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"traceEvents": []}', "[1, 2]", "\x00\xff", '{"traceEvents": [{"ph": "X"', "[" * 5000])

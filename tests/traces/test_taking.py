@@ -171,7 +171,8 @@ def test_a_folder_that_others_may_enter_is_refused(folder: str, trace: str, tmp_
 
 def test_a_finished_file_that_is_a_link_is_not_followed(folder: str, tmp_path: Path) -> None:
     secret = write(tmp_path / "secret", "x")
-    case = taking._Case(environment.Job(os.getpid(), folder, os.getuid()), os.open(folder, os.O_RDONLY), None, "gputop-trace-1")  # type: ignore[arg-type]
+    own = environment.Job(os.getpid(), folder, os.getuid())
+    case = taking._Case(own, os.open(folder, os.O_RDONLY), None, "gputop-trace-1")  # type: ignore[arg-type]
     os.symlink(secret, f"{folder}/gputop-trace-1_5.json")
     with pytest.raises(UserError, match="cannot read the trace"):
         taking._moved(case, "gputop-trace-1_5.json", str(tmp_path / "out.json"))
