@@ -8,7 +8,8 @@ PYTHON_BIN := $(VENV)/bin/python
 # make run ARGS="--gpu 0", make test ARGS="-k pty -x"
 ARGS ?=
 # Much of the tests' time is waiting. Those of `soak` load the machine and need some of it themselves: fewer of them at a time.
-SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder
+# The ten dearest tests are listed in the end: growth shows.
+SIDE_BY_SIDE := --dist loadfile --no-loadscope-reorder --durations=10 --durations-min=1
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -53,7 +54,7 @@ trials: ## Prove the causes of real jobs, and decoys that must not be proved; an
 	@scripts/setup test
 	$(PYTHON_BIN) -m tests.experiments.trials $(ARGS)
 
-kills: ## Kill gputop and its guardian at random moments of experiments: is all put back? (ARGS="60 SEED"; two minutes)
+kills: ## Kill gputop and its guardian at random moments of experiments: is all put back? (ARGS="60 SEED"; half a minute)
 	@scripts/setup test
 	$(PYTHON_BIN) -m tests.experiments.kills $(ARGS)
 

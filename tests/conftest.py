@@ -9,8 +9,13 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadFileScheduling
 
 HERE = Path(__file__).parent
 LIVE = (
@@ -18,8 +23,15 @@ LIVE = (
     "workloads",
 )  # fmt: skip
 """Folders whose tests start processes, open terminals or load probes: not `unit`."""
-LONGEST = ("test_kills.py", "test_fuzz.py", "test_keep.py", "test_untrusted.py", "test_lxcfs.py", "test_corpus.py")
-"""Files that take minutes of one worker, most of them in `make soak`: they begin at once, or one worker would be left with them."""
+LONGEST = (
+    "test_guided.py", "test_kills.py", "test_corpus.py", "test_untrusted.py", "test_keep.py", "test_lxcfs.py", "test_split.py",
+    "test_fuzz.py", "test_fuzzing.py", "test_sweep.py", "test_demo.py", "test_reach.py", "test_prove.py", "test_drawing.py",
+)  # fmt: skip
+"""Files that take long of one worker, the longest first: they begin at once, or one worker would be left with them."""
+APART = ("test_demo.py", "test_guided.py", "test_drawing.py", "test_untrusted.py", "test_fuzz.py", "test_reach.py")
+"""Files of long tests that share nothing: each test goes to the next worker that is free. The tests of another file stay with one."""
+LAST = ("test_quiet.py",)
+"""Files whose tests need a CPU for themselves."""
 FIRST = (
     "workloads", "demo", "corpus", "fuzzing", "test_readme.py", "test_packaging.py", "pty", "fleet", "experiments", "probes", "sources",
 )  # fmt: skip
@@ -54,12 +66,29 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_other else None
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """``--dist loadfile``, but for the files of `APART`."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Units(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file, _, _ = nodeid.partition("::")
+            return nodeid if file.rpartition("/")[2] in APART else file
+
+    return Units(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What real processes do depends on who else is on the machine: such a test is tried twice more before it fails, and listed then.
 
     Pure functions on hand-made frames have no such excuse.
     """
-    items.sort(key=lambda item: (item.path.name not in LONGEST, item.path.relative_to(HERE).parts[0] not in FIRST))
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (ranks.get(item.path.name, len(ranks)), item.path.relative_to(HERE).parts[0] not in FIRST))
+    items.sort(key=lambda item: item.path.name in LAST)
     for item in items:
         if item.path.relative_to(HERE).parts[0] in LIVE:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))

@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 
 from gputop.diagnosis.forecast.whatif import NUMBERS
 from gputop.findings.explanation import Episode, Explanation, from_elsewhere
-from gputop.findings.sentence import pack, unpack
+from gputop.findings.sentence import pack, plain, unpack
 from gputop.findings.verdict import GROWTHS, Fix, Ledger, PathStep
 from gputop.model.frame import Frame
 from gputop.stream.following import Following
@@ -138,8 +138,9 @@ def judge(run: Run, mode: str) -> Outcome:
         right = (engine.verdict.symptom, engine.verdict.cause) == (label.symptom, label.cause)
         if right and delay_s is None and run.onset_ns is not None and board.t_ns > run.onset_ns:
             delay_s = (board.t_ns - run.onset_ns) / 1e9
-    explained = engine.explain()
-    kept = from_elsewhere(unpack(pack(engine.found()), Explanation))
+    told = engine.found()
+    explained, kept = plain(told), from_elsewhere(unpack(pack(told), Explanation))
+    kept_texts = {*_texts(kept)}
     verdict = explained.verdict
     found = [incident for incident in engine.incidents if incident.cause == label.cause]
     own = [incident for incident in explained.incidents if incident.cause == verdict.cause]
@@ -156,7 +157,7 @@ def judge(run: Run, mode: str) -> Outcome:
         fix=fix, fix_pids=frozenset(_changed(fix) & pids),
         lost=_lost(before, engine.ledger), true_lost=run.lost, path=tuple(verdict.path),
         contradictions=[*contradictions(explained)],
-        unkept=[text for text in _texts(explained) if text not in set(_texts(kept))],
+        unkept=[text for text in _texts(explained) if text not in kept_texts],
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gputop.demo import resources
-from gputop.demo.scenarios import SCENARIOS, Scenario
+from gputop.demo.scenarios import SCENARIOS
 from gputop.demo.stage import staged
 from gputop.stream.child import ChildStream, collector_argv
 from gputop.stream.session import Session
@@ -24,40 +24,23 @@ from tests.wait import PATIENCE_S
 _PATIENCE_S = 60.0
 
 
-def _has_an_idle_cpu() -> bool:
-    """Now or soon: other tests run beside this one, and most of these rest now and then."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while (idle := _idle_cpus()) < 1.0 and time.monotonic() < deadline:
-        pass
-    return idle >= 1.0
+SOON = ("cpu-contention", "queue-full-healthy")
+"""Scenarios whose verdict comes within seconds beside whatever else runs. The others need time: they are `make soak`."""
+QUIET = ("straggler", "throttled", "too-few-workers")
+"""Scenarios in which others who want the CPUs are another trouble: tests/demo/test_quiet.py."""
+BESIDE = [name for name in sorted(SCENARIOS) if name not in QUIET]
 
 
-def _idle_cpus() -> float:
-    """CPUs idle over a fifth of a second (/proc/stat)."""
-    before = _idle_ticks()
-    time.sleep(0.2)
-    return (_idle_ticks() - before) / 0.2 / os.sysconf("SC_CLK_TCK")
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in SOON else pytest.mark.soak) for name in BESIDE])
+def test_scenario_leads_to_its_verdict(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    leads_to_its_verdict(name, monkeypatch)
 
 
-def _idle_ticks() -> int:
-    return int(Path("/proc/stat").read_text().split()[4])
-
-
-def _needs(name: str, scenario: Scenario) -> None:
+def leads_to_its_verdict(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Play it until its verdict is found; fails where that is not found in time."""
+    scenario = SCENARIOS[name]
     if scenario.quota and os.geteuid() != 0:
         pytest.skip("a CPU quota needs root")
-    if name in ("too-few-workers", "throttled") and not _has_an_idle_cpu():
-        pytest.skip("the CPUs are busy with other things, so contention would be the right verdict")
-
-
-SOON = ("cpu-contention", "queue-full-healthy")
-"""Scenarios whose verdict comes within seconds beside whatever else runs. The others need time or a CPU: they are `make soak`."""
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in SOON else pytest.mark.soak) for name in sorted(SCENARIOS)])
-def test_scenario_leads_to_its_verdict(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = SCENARIOS[name]
-    _needs(name, scenario)
     seen = []
     with staged(name, _PATIENCE_S) as environment:
         for variable, value in environment.items():

@@ -2,6 +2,7 @@
 
 ``python -m tests.experiments.kills [ROUNDS [SEED]]`` (make kills): each round takes the next kind of experiment and the next one to kill,
 and waits until all is as before. What both leave behind, `undo_leftovers` puts back. A line for each round that failed, then the figures.
+A round mostly waits: `LANES` go on side by side, each with processes and a folder of journals of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import get_context
 from pathlib import Path
 
 import msgspec
@@ -28,6 +31,7 @@ from tests.experiments.processes import BUILD, ORPHANS, ROOT, THREADS, group_mem
 from tests.workloads import cgroup
 
 ROUNDS = 60
+LANES = 5  # rounds at a time: each takes a quarter of a CPU (measured)
 LATEST_S = 1.5  # s after the start of gputop at which the kill comes at the latest
 PATIENCE_S = 8.0  # s after which what is still changed counts as left behind
 LONGEST_STOP_S = 2.0  # s that nobody may stay stopped for
@@ -173,23 +177,33 @@ def one_round(kind: str, who: str, after_s: float, state: Path) -> tuple[str, bo
         return ("stopped too long" if stopped_s > LONGEST_STOP_S else ""), left, took_s, stopped_s
 
 
+KINDS = ("policy", "state", "nice", "cpu-mask", "state", "io-priority", "autogroup", FILE, "policy", "state")
+
+
+def numbered(number: int, after_s: float) -> tuple[str, bool, float, float]:
+    """`one_round`, of the kind and with the victim that a number stands for; what failed is a line."""
+    kind, who = KINDS[number // len(KILLED) % len(KINDS)], KILLED[number % len(KILLED)]
+    with tempfile.TemporaryDirectory() as state:
+        why, was_left, took_s, stopped_s = one_round(kind, who, after_s, Path(state))
+    return why and f"round {number}: {kind}, {who} killed after {after_s:.3f} s: {why}", was_left, took_s, stopped_s
+
+
 def main() -> int:
     """Print the figures; 1 if a round failed."""
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else int(time.time())
     lot = random.Random(seed)
-    kinds = ["policy", "state", "nice", "cpu-mask", "state", "io-priority", "autogroup", FILE, "policy", "state"]
     failed, left, took, stopped = dict.fromkeys(KILLED, 0), 0, dict[str, list[float]](), 0.0
-    for number in range(rounds):
-        kind, who, after_s = kinds[number // len(KILLED) % len(kinds)], KILLED[number % len(KILLED)], lot.uniform(0.0, LATEST_S)
-        with tempfile.TemporaryDirectory() as state:
-            why, was_left, took_s, stopped_s = one_round(kind, who, after_s, Path(state))
-        failed[who] += bool(why)
-        left += was_left
-        took.setdefault(who, []).append(took_s)
-        stopped = max(stopped, stopped_s)
-        if why:
-            print(f"round {number}: {kind}, {who} killed after {after_s:.3f} s: {why}", flush=True)
+    with ProcessPoolExecutor(LANES, get_context("spawn")) as lanes:
+        done = lanes.map(numbered, range(rounds), [lot.uniform(0.0, LATEST_S) for _ in range(rounds)])
+        for number, (why, was_left, took_s, stopped_s) in enumerate(done):
+            who = KILLED[number % len(KILLED)]
+            failed[who] += bool(why)
+            left += was_left
+            took.setdefault(who, []).append(took_s)
+            stopped = max(stopped, stopped_s)
+            if why:
+                print(why, flush=True)
     for who in KILLED[: len(took)]:
         print(f"{who} killed: {len(took[who])} times, {failed[who]} failed; as before after {max(took[who]):.2f} s at most")
     print(f"left behind by both and put back by --undo: {left}; stopped for {stopped:.2f} s at most (seed {seed})")

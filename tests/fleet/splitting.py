@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -15,36 +15,49 @@ Item = Header | Frame
 
 def by_rank(items: Sequence[Item]) -> dict[int, list[Item]]:
     """Trainer -> the stream of its host: its own processes and GPUs, and all that belongs to no trainer."""
-    families = _families(items)
-    trainers = sorted(set(families.values()))
-    found: dict[int, list[Item]] = {}
-    for trainer in trainers:
-        others = frozenset(pid for pid, whose in families.items() if whose != trainer)
-        gpus = _gpus_of(trainer, items)
-        found[trainer] = [_without(item, others, gpus) if isinstance(item, Frame) else replace(item, host=f"h{trainer}") for item in items]
-    return found
+    families = Families()
+    for _ in families.through(items):
+        pass
+    return families.apart(items)
 
 
-def _families(items: Sequence[Item]) -> dict[int, int]:
+class Families:
     """Pid of every process that was ever of a trainer, or below one -> the trainer."""
-    engine, board, found = Engine(), Board(), dict[int, int]()
-    for item in items:
-        if isinstance(item, Header):
-            board = board.with_header(item)
-            continue
-        board.fold(item)
-        if engine.follow(board, item):
-            for pid, role in engine.roles.items():
-                if role.kind == "trainer":
-                    found[pid] = pid
-                elif role.trainer_pid is not None:
-                    found[pid] = role.trainer_pid
-            assert engine.facts is not None
-            found |= {pid: trainer for pid, trainer in engine.facts.family.items() if pid not in found}
-        for info in item.infos:
-            if info.pid not in found and info.ppid in found:
-                found[info.pid] = found[info.ppid]
-    return found
+
+    def __init__(self) -> None:
+        self.found: dict[int, int] = {}
+
+    def through(self, items: Sequence[Item]) -> Iterator[Engine]:
+        """Yields the engine over all ranks after each of its looks, and learns from it who belongs to whom."""
+        engine, board, found = Engine(), Board(), self.found
+        for item in items:
+            if isinstance(item, Header):
+                board = board.with_header(item)
+                continue
+            board.fold(item)
+            if engine.follow(board, item):
+                for pid, role in engine.roles.items():
+                    if role.kind == "trainer":
+                        found[pid] = pid
+                    elif role.trainer_pid is not None:
+                        found[pid] = role.trainer_pid
+                assert engine.facts is not None
+                found |= {pid: trainer for pid, trainer in engine.facts.family.items() if pid not in found}
+                yield engine
+            for info in item.infos:
+                if info.pid not in found and info.ppid in found:
+                    found[info.pid] = found[info.ppid]
+
+    def apart(self, items: Sequence[Item]) -> dict[int, list[Item]]:
+        """Trainer -> the stream of its host."""
+        apart: dict[int, list[Item]] = {}
+        for trainer in sorted(set(self.found.values())):
+            others = frozenset(pid for pid, whose in self.found.items() if whose != trainer)
+            gpus = _gpus_of(trainer, items)
+            apart[trainer] = [
+                _without(item, others, gpus) if isinstance(item, Frame) else replace(item, host=f"h{trainer}") for item in items
+            ]
+        return apart
 
 
 def _gpus_of(trainer: int, items: Sequence[Item]) -> frozenset[int]:

@@ -15,7 +15,7 @@ from gputop.model.frame import Header
 from gputop.recording.format import HEAD
 from tests.corpus import runs
 from tests.corpus.accuracy import DATA
-from tests.fleet.splitting import Item, by_rank
+from tests.fleet.splitting import Families, Item
 
 NAMES = sorted(path.stem for path in DATA.glob("straggler-*.xz"))
 LEAST_SAME, LEAST_SAME_APART = 0.98, 0.8  # of the feeds; where hosts are heard a second apart, what begins or ends is told later
@@ -37,10 +37,11 @@ def feeds(items: Sequence[Item]) -> Iterator[tuple[Engine, Board]]:
 def told(name: str, mode: str) -> tuple[list[Said], list[list[Summary]]]:
     """What the engine over all ranks said in each feed; and each host's summaries, as they come over the wire."""
     items = runs.load(DATA / f"{name}.xz").items(mode)
-    whole = [one_host(engine) for engine, _ in feeds(items)]
+    families = Families()
+    whole = [one_host(engine) for engine in families.through(items)]
     hosts = [
         [read_summary(pack_summary(summarize(board, engine))[HEAD.size :]) for engine, board in feeds(alone)]
-        for alone in by_rank(items).values()
+        for alone in families.apart(items).values()
     ]
     assert len(hosts) > 1
     assert {len(summaries) for summaries in hosts} == {len(whole)}

@@ -157,7 +157,7 @@ def test_it_is_explained_and_asked(kept: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.soak
 def test_what_is_too_old_goes(tmp_path: Path) -> None:
     files = keeping(tmp_path / "a.gputop", bound=1 << 30, keep_s=8000)
-    for frame in made(2 * COUNT):
+    for frame in Session(1, 1, threads=1, probes=False).frames(COUNT, SECOND, key_every=20):
         files.add(frame)
     files.close()
     first = seconds_of(tmp_path / "a.gputop", TICKS)[0][0]
@@ -196,6 +196,7 @@ def test_a_start_goes_on_beside_older_files_and_thins_them(kept: Path, tmp_path:
 
 
 DAY = 24 * 3600 * SECOND
+HOURLY = 12  # frames of `hours` in an hour
 
 
 def starts(folder: Path, days: Iterable[float], **more: Any) -> set[str]:
@@ -210,9 +211,9 @@ def starts(folder: Path, days: Iterable[float], **more: Any) -> set[str]:
 
 
 def hours(count: int) -> Iterator[Frame]:
-    """Frames of so many hours, a key frame each 100 s."""
+    """Frames of so many hours, a key frame each 300 s."""
     session = Session(1, 1, threads=1, probes=False)
-    yield from session.frames(count * 36, 100 * SECOND, key_every=1)
+    yield from session.frames(count * HOURLY, 300 * SECOND, key_every=1)
 
 
 ALL = {"node.gputop", *(f"node.{number}.gputop" for number in range(2, 6))}
@@ -250,7 +251,7 @@ def test_a_recorder_says_that_the_clock_is_waited_for(tmp_path: Path, monkeypatc
         files.add(frame)
     assert "until the kernel calls the clock synchronized" in files.summary()
     monkeypatch.setattr(keep, "is_synchronized", lambda: True)
-    for frame in list(hours(4))[-36:]:
+    for frame in list(hours(4))[-HOURLY:]:
         files.add(frame)
     assert "synchronized" not in files.summary()
     files.close()
