@@ -16,6 +16,7 @@ from gputop.sources.nvml.numbers import NoValue, count, link, megahertz, memory,
 
 MEMINFO = "/proc/meminfo"
 STANDING_NS = SECOND_NS // 5  # ns between two readings of memory and clock; a user would not notice finer steps
+FEW_GPUS = 8  # with more, GPM and throttling are read as seldom: half of a poll's cost, and GPM's readings are means over all the time
 _MEMORY = ("mem_used_bytes", "mem_total_bytes", "mem_reserved_bytes")
 _POWER_INSTANT, _PCIE_TX, _PCIE_RX = 186, 197, 198  # NVML_FI_DEV_POWER_INSTANT, …_PCIE_COUNT_TX_BYTES, …_PCIE_COUNT_RX_BYTES
 
@@ -31,14 +32,15 @@ _MUCH = 1 << 28  # bytes between two readings from which on it may have overflow
 _PACE_S = 0.001  # s between the two readings that show a link's rate
 
 
-def fast_groups(device: Device, interval_ns: int) -> list[FieldGroup]:
+def fast_groups(device: Device, interval_ns: int, of_many: bool = False) -> list[FieldGroup]:
     """Field groups that are read in every poll of a GPU, cheapest and most wanted first.
 
     Counters come first, so that the poll has their time, however long other calls take. GPM is a counter: it covers the time since it was
-    read last.
+    read last. ``of_many``: this GPU is one of more than `FEW_GPUS`.
     """
     standing_ns, gpm, call = max(interval_ns, STANDING_NS), once(Gpm, device), device.call
-    activity = FieldGroup(GPM_FIELDS, max(interval_ns, GPM_LEAST_NS), lambda values, missing: gpm()(values, missing), counts=True)
+    seldom_ns = standing_ns if of_many else interval_ns
+    activity = FieldGroup(GPM_FIELDS, max(seldom_ns, GPM_LEAST_NS), lambda values, missing: gpm()(values, missing), counts=True)
     samples = Samples(device, activity)
     return [
         activity,
@@ -48,7 +50,7 @@ def fast_groups(device: Device, interval_ns: int) -> list[FieldGroup]:
         FieldGroup(("power_w", "power_instant"), interval_ns, made(_power_instant, device), _power_usage(device)),
         FieldGroup(_MEMORY, standing_ns, _memory_v2(device), _memory_v1(device)),
         single("sm_clock_mhz", standing_ns, lambda: megahertz(call(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM))),
-        FieldGroup(("throttle_mask",), interval_ns, made(_throttle, device)),
+        FieldGroup(("throttle_mask",), seldom_ns, made(_throttle, device)),
     ]
 
 

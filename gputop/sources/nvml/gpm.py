@@ -64,6 +64,7 @@ class Gpm:
         "_failure",
         "_get",
         "_has_compared",
+        "_has_moved",
         "_kernels",
         "_metrics_get",
         "_moved",
@@ -90,6 +91,7 @@ class Gpm:
         self._failure: nvml.NVMLError | None = None  # of the last call
         self._moved: list[float] = []
         """Bytes over PCIe from the GPU and to it since the first sample, by GPM's rates; empty while there are none."""
+        self._has_moved = False  # whether they were read since they were last given
 
     def __call__(self, values: Values, missing: Missing) -> None:
         for field, value in zip(GPM_FIELDS, self.read(), strict=False):
@@ -99,12 +101,17 @@ class Gpm:
                 missing[field] = value
 
     def add_pcie_to(self, values: Values) -> None:
-        """Bytes over PCIe, by the rates of this poll's reading: no call of its own, and no 32 bits that overflow. Raises its error."""
+        """Bytes over PCIe, by the rates of this poll's reading: no call of its own, and no 32 bits that overflow. Raises its error.
+
+        Nothing in a poll in which GPM is not due.
+        """
         if self._failure is not None:
             raise self._failure
         if self._has_compared and not self._moved:
             raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
-        values.update(zip(PCIE_COUNTERS, map(int, self._moved), strict=False))
+        if self._has_moved:
+            self._has_moved = False
+            values.update(zip(PCIE_COUNTERS, map(int, self._moved), strict=False))
 
     def close(self) -> None:
         """Free the samples."""
@@ -169,6 +176,7 @@ class Gpm:
             self._moved = []
         elif self._moved or any(rates):
             self._moved = [had + rate * _MIB * seconds for had, rate in zip(self._moved or (0.0, 0.0), rates, strict=True)]
+            self._has_moved = True
 
 
 class _Kernels:

@@ -37,13 +37,13 @@ def fields_of(poller: Poller) -> tuple[str, ...]:
 class WatchedGpu:
     """GPU ``index``: its pollers append to ``polls``, the collector's thread takes from there."""
 
-    def __init__(self, index: int, interval_ns: int, fast: PollThreads, slow: PollThreads) -> None:
-        """``fast`` poll each interval, ``slow`` each second."""
+    def __init__(self, index: int, interval_ns: int, fast: PollThreads, slow: PollThreads, of_many: bool = False) -> None:
+        """``fast`` poll each interval, ``slow`` each second. ``of_many``: see `fast_groups`."""
         self.index = index
         self.polls: deque[Poll] = deque(maxlen=_MOST_POLLS)
         self.absent = ""  # why it cannot be read at all, empty while it can
         self._reported_unread = ""  # why it was told that nothing can be read, empty while something can
-        self._interval_ns = interval_ns
+        self._interval_ns, self._of_many = interval_ns, of_many
         self._handle: object = None
         self._epoch = 0
         self._again_ns = self._slow_due_ns = 0
@@ -148,7 +148,7 @@ class WatchedGpu:
         self.absent = ""
         self._epoch += 1
         self.fast.renew(handle, self._epoch)
-        self.fast.groups = identity_groups(self.fast.device) + fast_groups(self.fast.device, self._interval_ns)
+        self.fast.groups = identity_groups(self.fast.device) + fast_groups(self.fast.device, self._interval_ns, self._of_many)
         self._handle = handle  # last: from now on the slow poller uses these groups
         return True
 

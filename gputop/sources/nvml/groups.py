@@ -43,14 +43,14 @@ class FieldGroup:
     """
 
     __slots__ = (
-        "_base_ns", "_better", "_costs", "_dear", "_retry_ns", "_tries", "_upgrade_ns", "_way", "_ways",
-        "counts", "due_ns", "fields", "mig", "period_ns", "reason", "took_ns", "works",
+        "_better", "_costs", "_retry_ns", "_tries", "_upgrade_ns", "_way", "_ways",
+        "base_ns", "counts", "due_ns", "fields", "is_dear", "mig", "period_ns", "reason", "took_ns", "works",
     )  # fmt: skip
 
     def __init__(self, fields: tuple[str, ...], period_ns: int, *ways: Way, counts: bool = False) -> None:
         self.fields = fields
         self.counts = counts
-        self.period_ns = self._base_ns = period_ns
+        self.period_ns = self.base_ns = period_ns  # `base_ns`: as meant, whatever readings cost
         self.due_ns = 0
         self.reason = ""  # why there is no value, empty if there is one
         self.works = False  # whether the way in use has given a value
@@ -62,7 +62,7 @@ class FieldGroup:
         self._tries = 0  # readings since the last value
         self._retry_ns = _RETRY_FIRST_NS
         self.mig = False  # whether the GPU was split at the last reading
-        self._dear = False  # whether the last reading cost too much; only then costs are kept
+        self.is_dear = False  # whether the last reading cost too much; only then costs are kept
         self._costs: list[int] = []  # ns of the last readings
 
     def read(self, now_ns: int, values: Values, missing: Missing, mig: bool) -> None:
@@ -90,21 +90,21 @@ class FieldGroup:
     def add_cost(self, cost_ns: int) -> None:
         """Adapt the period to what readings cost. The least of the last ten counts: a hang or a busy host makes no driver slow."""
         self.took_ns = cost_ns
-        if cost_ns * _IDLE_SHARE <= self._base_ns:
-            if self._dear:
-                self._dear = False
+        if cost_ns * _IDLE_SHARE <= self.base_ns:
+            if self.is_dear:
+                self.is_dear = False
                 self._costs.clear()
-                self.period_ns = self._base_ns
+                self.period_ns = self.base_ns
             return
-        self._dear = True
+        self.is_dear = True
         self._costs = [*self._costs[1 - _COSTS :], cost_ns]
         least = min(self._costs) if len(self._costs) == _COSTS else 0
-        self.period_ns = max(self._base_ns, min(least * _IDLE_SHARE, _LONGEST_NS))
+        self.period_ns = max(self.base_ns, min(least * _IDLE_SHARE, _LONGEST_NS))
 
     @property
     def slowed(self) -> bool:
         """True if the group is read less often than intended."""
-        return self.period_ns > self._base_ns
+        return self.period_ns > self.base_ns
 
     def _try_ways(self, now_ns: int, values: Values, missing: Missing, first_failed: Why | None) -> Why | None:
         """Read by the first way that gives a value; else return why none does, preferably a reason that may pass.
@@ -172,7 +172,10 @@ def read_due(groups: list[FieldGroup], now_ns: int, mig: bool) -> Iterator[Poll]
         values = poll.values if not group.counts else {}
         group.read(now_ns, values, poll.missing, mig)
         after_ns = monotonic_ns()
-        group.add_cost(after_ns - before_ns)
+        if group.is_dear or (after_ns - before_ns) * _IDLE_SHARE > group.base_ns:
+            group.add_cost(after_ns - before_ns)
+        else:
+            group.took_ns = after_ns - before_ns
         late_ns = after_ns - poll.t_ns
         if late_ns >= HANG_NS:  # what was read before it is old by now: read all other groups again
             given = {field: values[field] for field in group.fields if field in values}

@@ -17,6 +17,7 @@ from gputop.sources import Beat, Settings, Unavailable
 from gputop.sources.nvml import binding as nvml
 from gputop.sources.nvml import numbers
 from gputop.sources.nvml.driver import FAILURES, unavailable
+from gputop.sources.nvml.fast import FEW_GPUS
 from gputop.sources.nvml.gpu import WatchedGpu, fields_of
 from gputop.sources.nvml.groups import HANG_NS, Missing, Poll, Values, take
 from gputop.sources.nvml.poller import Poller, PollThreads
@@ -158,7 +159,7 @@ class NvmlSource:
         present = set(range(count))
         wanted = present if self._settings.gpus is None else present & self._settings.gpus
         for index in sorted(wanted - {gpu.index for gpu in self._gpus}):
-            self._gpus.append(WatchedGpu(index, self._settings.interval_ns, self._fast, self._slow))
+            self._gpus.append(WatchedGpu(index, self._settings.interval_ns, self._fast, self._slow, len(wanted) > FEW_GPUS))
         for gpu in self._gpus:
             gpu.start()
         self._count = max(count, self._count)

@@ -85,10 +85,15 @@ class Ends:
             self._wanted |= _other_ends(self._proc, self._pid, links)
             self._due_in, self._pause = 0, FIRST_PAUSE
 
-    def search_processes(self, pids: Collection[int], likely: Collection[int] = ()) -> bool:
-        """Search some more of the processes ``pids``; True if ``holders`` changed. If some are ``likely``, the others are searched only
-        after these were in vain."""
-        if not self._left and not self._begin_search(pids, likely):
+    @property
+    def is_searching(self) -> bool:
+        """True if some processes of a search are left for the next ticks."""
+        return bool(self._left)
+
+    def search_processes(self, pids: Collection[int], likely: Collection[int] = (), ticks: int = 1) -> bool:
+        """Search some more of the processes ``pids``, so many ``ticks`` after the last time; True if ``holders`` changed. If some are
+        ``likely``, the others are searched only after these were in vain."""
+        if not self._left and not self._begin_search(pids, likely, ticks):
             return False
         some, found = self._search_some({end for end in self._wanted.values() if end})
         self._left = self._left[len(some) :]
@@ -109,9 +114,9 @@ class Ends:
                 found.add(pid)
         return self._left[:PER_TICK], found
 
-    def _begin_search(self, pids: Collection[int], likely: Collection[int]) -> bool:
+    def _begin_search(self, pids: Collection[int], likely: Collection[int], ticks: int) -> bool:
         """Begin another search if one is due. None is while all processes live that the last one found."""
-        self._due_in -= 1
+        self._due_in -= ticks
         if self._due_in > 0 or not any(self._wanted.values()):
             return False
         if self._pause > FIRST_PAUSE and self.holders and self.holders.issubset(pids):

@@ -88,6 +88,7 @@ class ProcfsSource:
         self._alone: frozenset[int] = frozenset()
         self._ends: dict[int, Ends] = {}
         self._readers: dict[int, Ends] = {}
+        self._unsearched = 0  # ticks since `_ends` and `_readers` were last asked
         self._changed: dict[int, Process] = {}  # processes with an identity that is new or changed in this tick
         self._gpu_pids: frozenset[int] = frozenset()
         self._asked: tuple[frozenset[int], frozenset[int], int] | None = None
@@ -158,8 +159,7 @@ class ProcfsSource:
         read = self._read_due(born, tick, frame)
         read += self._revive(tick, frame)
         self._update_late(beat, tick)
-        self._find_writers(beat)
-        self._find_readers(beat)
+        self._find_ends(beat, read)
         if not self._everyone:
             self._shared.read(beat.t_ns, (process for pid, process in self._hot.items() if pid not in beat.trainers))
         if beat.key:
@@ -434,6 +434,15 @@ class ProcfsSource:
         near = (self._processes.get(pid) for pid in self._ends.keys() - self._hot.keys())
         return [process for process in near if process is not None and process.info.sockets == CONNECTED]
 
+    def _find_ends(self, beat: Beat, read: list[Process]) -> None:
+        """Search for the other ends of what was met at a wait in this tick, and go on with searches that have begun."""
+        self._unsearched += 1
+        searches = (*self._ends.values(), *self._readers.values())
+        if any(process.pid in self._hot for process in read) or any(one.is_searching for one in searches):
+            self._find_writers(beat)
+            self._find_readers(beat)
+            self._unsearched = 0
+
     def _find_writers(self, beat: Beat) -> None:
         """Search for the processes that write what trainers without workers read, among a trainer's wakers if the eBPF probe sees them; and
         for those that write what these writers read."""
@@ -460,7 +469,7 @@ class ProcfsSource:
             process = reading[pid]
             if process.pid not in self._hot and not process.info.sockets:
                 self._change_ends(process, sockets=process.use_of_sockets(()))
-            if ends.search_processes(self._processes.keys(), likely if pid in beat.alone else ()):
+            if ends.search_processes(self._processes.keys(), likely if pid in beat.alone else (), self._unsearched):
                 self._change_ends(process, other_ends=sorted(ends.holders))
 
     def _change_ends(self, process: Process, **found: object) -> None:
@@ -477,7 +486,7 @@ class ProcfsSource:
         for pid in [pid for pid in self._readers if pid not in beat.trainers or pid not in self._hot]:
             del self._readers[pid]
         for pid, ends in self._readers.items():
-            if ends.search_processes(self._processes.keys()):
+            if ends.search_processes(self._processes.keys(), ticks=self._unsearched):
                 self._change_ends(self._hot[pid], read_by=sorted(ends.holders))
 
     def _update_late(self, beat: Beat, tick: Tick) -> None:
