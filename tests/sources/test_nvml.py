@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from statistics import median
 from types import SimpleNamespace
 
 import pytest
@@ -110,6 +111,20 @@ def test_power_says_whether_it_is_instantaneous(rig: Rig, error: str) -> None:
     source = rig.opened()
     rig.until(source, lambda board: "power_w" in board.gpus[0].values)
     assert (rig.gpu().values["power_w"], rig.gpu().values["power_instant"]) == (100.0, False)
+
+
+@pytest.mark.parametrize(("gpus", "share"), [(8, 1.0), (9, 0.5)])
+def test_of_many_gpus_gpm_is_read_every_other_tick_and_its_copies_with_it(rig: Rig, gpus: int, share: float) -> None:
+    """Utilization comes with each tick in either case; a rate is that of the time between two readings, however long."""
+    rig.set(f"gpus {gpus}", f"log {rig.log}", "pcie_rx_mb_s 900")
+    rig.until(rig.opened(100_000_000), lambda _: len(rig.calls("UtilizationRates", 0)) >= 24)
+    polls = len(rig.calls("UtilizationRates", 0))
+    assert len(rig.calls("GpmSampleGet", 0)) == pytest.approx(share * polls, abs=3)
+    own = [gpu for frame in rig.frames for gpu in frame.gpus if gpu.index == 0]
+    moved = [(gpu.t_ns, gpu.pcie_rx_bytes) for gpu in own if gpu.pcie_rx_bytes is not None]
+    assert len(moved) == pytest.approx(share * polls, abs=3)
+    rates = [1e9 * (newer[1] - older[1]) / (newer[0] - older[0]) for older, newer in pairwise(moved[2:])]
+    assert median(rates) == pytest.approx(900e6, rel=0.1)
 
 
 def test_pcie_rates_are_read_only_where_there_are_no_counters(rig: Rig) -> None:

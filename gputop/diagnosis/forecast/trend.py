@@ -88,7 +88,7 @@ class Trend:
 
     def _grows(self, k: int) -> Steady | None:
         floors, length_s = self._floors[k], (STRETCH_NS << k) / 1e9
-        if len(floors) < FLOORS:
+        if len(floors) < FLOORS or floors[-1] <= floors[0]:
             return None
         steps, grown = [after - before for before, after in pairwise(floors)], floors[-1] - floors[0]
         if min(steps) <= 0.0 or max(steps) > policy.HALF * grown or floors[-1] - max(self._tops[k]) < policy.HALF * grown:
