@@ -301,7 +301,9 @@ def test_a_new_process_is_read_once_it_has_lived_a_moment_and_threads_are_none(p
     frames = [reader.beat()]
     proc.vanish(4246)
     frames += [reader.beat() for _ in range(4)]
-    assert [[p.pid for p in frame.procs if p.pid > 4000] for frame in frames] == [[], [], [], [4244], []]
+    seen = [[p.pid for p in frame.procs if p.pid > 4000] for frame in frames]
+    assert seen[:3] == [[], [], []]
+    assert seen[3:] in ([[4244], []], [[], [4244]])
     assert [i.pid for frame in frames for i in frame.infos if i.pid > 4000] == [4244]
     assert not any(frame.gone for frame in frames)
 
@@ -384,7 +386,7 @@ def test_kernel_threads_rename_themselves_without_noise(proc: FakeProc, reader: 
     proc.process(9, comm="kworker/0:1-events", cmdline=b"", flags=0x208040)
     frame = reader.beat()
     assert info(frame, 9).cmdline == []
-    reader.beat()  # libraries are read after the first frame
+    reader.second()  # libraries are read after the first frame
     proc.counters(9, comm="kworker/0:1+mm", flags=0x208040, oncpu=9)
     assert all(not frame.infos for frame in reader.second())
 

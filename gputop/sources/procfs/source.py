@@ -149,6 +149,8 @@ class ProcfsSource:
     def read(self, beat: Beat, frame: Frame) -> None:
         """Add this tick's readings to ``frame``."""
         tick = self._tick(beat)
+        if self._is_idle(tick, beat):
+            return
         self._changed.clear()
         born = self._list(tick, frame)
         self._follow(beat, tick)
@@ -166,6 +168,20 @@ class ProcfsSource:
             read = [process for process in self._processes.values() if process.sample is not None]
         frame.infos.extend(process.info for process in (read if beat.key else self._changed.values()))
         frame.procs.extend(process.sample for process in read if process.sample is not None)
+
+    def _is_idle(self, tick: Tick, beat: Beat) -> bool:
+        """True if no process is due in this tick, as in every other one where trainers and workers are many or none: then the next tick
+        sees who came and who ended."""
+        if beat.key or self._everyone or not tick.number % self._looks_every or self._late or self._slots[tick.number % self._per_second]:
+            return False
+        if self._asked is None or self._asked[:2] != (beat.hot, beat.gpu_pids) or self._is_searching:
+            return False
+        return not self._hot if len(self._hot) <= FEW else not self._shifts[tick.number % len(self._shifts)]
+
+    @property
+    def _is_searching(self) -> bool:
+        """True if a search for other ends has begun."""
+        return any(one.is_searching for ends in (self._ends, self._readers) for one in ends.values())
 
     def _read_due(self, born: dict[int, Process], tick: Tick, frame: Frame) -> list[Process]:
         """Read the processes that are due: hot ones first, then the others; within both the longest waiting first."""
@@ -229,6 +245,7 @@ class ProcfsSource:
 
     def _tick(self, beat: Beat) -> Tick:
         self._number += 1
+        self._unsearched += 1
         if beat.key:  # the sysctl may have changed, or root may have been left
             self._delays = self._accounts_delays()
             beat.changed.append(self._state())
@@ -436,9 +453,7 @@ class ProcfsSource:
 
     def _find_ends(self, beat: Beat, read: list[Process]) -> None:
         """Search for the other ends of what was met at a wait in this tick, and go on with searches that have begun."""
-        self._unsearched += 1
-        searches = (*self._ends.values(), *self._readers.values())
-        if any(process.pid in self._hot for process in read) or any(one.is_searching for one in searches):
+        if any(process.pid in self._hot for process in read) or self._is_searching:
             self._find_writers(beat)
             self._find_readers(beat)
             self._unsearched = 0
