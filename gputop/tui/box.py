@@ -75,7 +75,7 @@ class Box(LoneScreen):
     def on_resize(self) -> None:
         """Make the text again if the terminal's size has changed; Textual also calls this when the box opens."""
         if self._made_for != self.app.size:
-            self.view.width, self.view.height = self.app.size  # the dashboard learns it later
+            self.view.resize(*self.app.size)  # the dashboard learns it later
             self.refresh_text()
 
     def open_over(self, box: Box) -> None:

@@ -19,6 +19,7 @@ from rich.style import Style
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
 
+from gputop.tui.draw.frame import FRAME
 from gputop.tui.draw.lanes import SHADED
 
 if TYPE_CHECKING:
@@ -34,14 +35,14 @@ _DARK = {
     "selected": "reverse", "head": "bold underline", "running": "color(114)", "runnable": "bold color(203)", "disk": "color(75)",
     "memory": "color(177)", "throttled": "color(215)", "blocked": "color(176)", "ahead": "color(247)", "stopped": "reverse",
     "computing": "color(114)", "waiting-data": "color(221)", "waiting-gpu": "color(80)", "transfer": "color(111)",
-    "starving": "bold color(203)", "incident": "bold color(221)", "culprit": "color(208)", "shade": "on color(237)",
+    "starving": "bold color(203)", "incident": "bold color(221)", "culprit": "color(208)", "shade": "on color(237)", "frame": "color(241)",
 }  # fmt: skip
 _LIGHT = _DARK | {
     "dim": "color(242)", "accent": "color(25)", "good": "color(22)", "warn": "color(94)", "crit": "bold color(160)", "lane": "color(25)",
     "lane2": "color(22)", "lane3": "color(90)", "running": "color(22)", "runnable": "bold color(160)", "disk": "color(26)",
     "memory": "color(90)", "throttled": "color(94)", "blocked": "color(90)", "ahead": "color(242)", "computing": "color(22)",
     "waiting-data": "color(94)", "waiting-gpu": "color(24)", "transfer": "color(26)", "starving": "bold color(160)",
-    "incident": "bold color(94)", "culprit": "color(127)", "shade": "on color(254)",
+    "incident": "bold color(94)", "culprit": "color(127)", "shade": "on color(254)", "frame": "color(248)",
 }  # fmt: skip
 # Blue against orange, after Okabe and Ito, made light enough for every dark background: with every common kind of colour blindness they
 # differ.
@@ -58,14 +59,15 @@ _NIGHT = _DARK | {
     "running": "color(150)", "computing": "color(150)", "runnable": "bold color(211)", "starving": "bold color(211)",
     "disk": "color(111)", "memory": "color(218)", "throttled": "color(216)", "blocked": "color(183)", "ahead": "color(146)",
     "waiting-data": "color(223)", "waiting-gpu": "color(116)", "transfer": "color(81)", "incident": "bold color(223)",
-    "culprit": "color(216)", "shade": "on color(237)",
+    "culprit": "color(216)", "shade": "on color(236)", "frame": "color(60)",
 }  # fmt: skip
 # Where sixteen colours are all there is: those of them that can be told from every palette's background.
 _SIXTEEN_DARK = _DARK | {
     "dim": "", "accent": "cyan", "good": "green", "warn": "yellow", "crit": "bold bright_red", "lane": "cyan", "lane2": "green",
     "lane3": "magenta", "running": "green", "runnable": "bold bright_red", "disk": "bright_blue", "memory": "magenta",
     "throttled": "yellow", "blocked": "magenta", "ahead": "", "computing": "green", "waiting-data": "yellow", "waiting-gpu": "cyan",
-    "transfer": "bright_blue", "starving": "bold bright_red", "incident": "bold yellow", "culprit": "bold magenta", "shade": "",
+    "transfer": "bright_blue", "starving": "bold bright_red", "incident": "bold yellow", "culprit": "bold magenta",
+    "shade": "", "frame": "",
 }  # fmt: skip
 _SIXTEEN_LIGHT = _SIXTEEN_DARK | {
     "accent": "blue", "good": "", "warn": "magenta", "crit": "bold red", "lane": "blue", "lane2": "", "running": "", "computing": "",
@@ -117,7 +119,8 @@ def palette(theme: str, coloured: bool = True, sixteen: bool = False) -> Palette
         specs = _SIXTEEN_DARK if is_dark else _SIXTEEN_LIGHT
     specs = specs | heated(specs, None if sixteen else _background(theme)) | flaming(specs)
     shade = specs["shade"]
-    specs = specs | {f"{name}{SHADED}": f"{spec} {shade}" for name, spec in specs.items() if name != "shade"}
+    shaded = {f"{name}{SHADED}": f"{spec} {shade}" for name, spec in specs.items() if name not in ("shade", FRAME)}
+    specs = shaded | specs  # a cell of the heat map has a shade of its own
     if not coloured:
         specs = {name: " ".join(word for word in spec.split() if word in _ATTRIBUTES) for name, spec in specs.items()}
     return {name: Style.parse(spec.strip()) for name, spec in specs.items()}
@@ -153,7 +156,17 @@ def heated(specs: Mapping[str, str], back: Color | None = None) -> dict[str, str
     mixed = mixed if back is None else [readable(colour, back) for colour in mixed]
     shown = [_brief(colour) if is_brief else colour.hex6 for colour in mixed]
     tints = ["" if back is None else f" on {colour.blend(back, TINT).hex6}" for colour in mixed]
-    return numbers | {f"cell{step}": colour + tint for step, colour, tint in zip(steps, shown, tints, strict=True)}
+    found = numbers | {f"cell{step}": colour + tint for step, colour, tint in zip(steps, shown, tints, strict=True)}
+    if back is not None:
+        lit = [_lit(colour, colour.blend(back, TINT), middle).hex6 for colour in mixed]
+        found |= {f"cell{step}{SHADED}": f"{colour} on {tint}" for step, colour, tint in zip(steps, shown, lit, strict=True)}
+    return found
+
+
+def _lit(colour: Color, tint: Color, by: Color) -> Color:
+    """The tint with as much of another colour, up to `_SHADE`, as leaves the cell's own one visible on it."""
+    steps = (tint.blend(by, _SHADE * part / 4) for part in (4, 3, 2, 1))
+    return next((one for one in steps if contrast(colour, one) >= CONTRAST_OF_SIXTEEN), tint)
 
 
 def _known(name: str) -> Color | None:
@@ -189,7 +202,8 @@ def derived(theme: Theme) -> dict[str, str]:
         "running": told["success"], "computing": told["success"], "runnable": f"bold {told['error']}", "starving": f"bold {told['error']}",
         "disk": told["primary"], "memory": told["secondary"], "throttled": told["warning"], "blocked": told["secondary"],
         "waiting-data": told["warning"], "waiting-gpu": told["accent"], "transfer": told["primary"],
-        "incident": f"bold {told['warning']}", "culprit": told["accent"], "shade": f"on {back.blend(colours['warning'], _SHADE).hex6}",
+        "incident": f"bold {told['warning']}", "culprit": told["accent"], "frame": ink.blend(back, 0.65).hex6,
+        "shade": f"on {back.blend(colours['warning'], _SHADE).hex6}",
     }  # fmt: skip
 
 

@@ -212,13 +212,13 @@ class Actions:
         self._drawing.redraw()
 
     def action_clear(self) -> None:
-        """Select nothing, filter nothing, tag nothing; where there was nothing to clear, go back to now."""
+        """Select, filter and tag nothing, go to the GPU with trouble; where there was nothing to clear, go back to now."""
         view = self._view
         if self._filter_line.is_open:
             self.close_filter()
         elif view.selected is None and not view.pattern:
             view.follow()
-        view.selected, view.pattern, view.tagged = None, "", set()
+        view.selected, view.pattern, view.tagged, view.gpu_is_chosen = None, "", set(), False
         self._drawing.redraw()
 
     def action_filter(self) -> None:
@@ -238,23 +238,26 @@ class Actions:
     async def click(self, event: events.Click, widget: Drawn) -> None:
         """Select the process, time or GPU under the mouse; sort by a title; press a key that is named."""
         session, view, table_panel = self._session, self._view, self._drawing.table
+        text, x = widget.line_text(event.y), event.x - view.inset
         if widget.id in ("keys", "verdict"):
             keys = self._drawing.keys.keys if widget.id == "keys" else (*edges.VERDICT_KEYS, *edges.FIX_KEYS, *edges.APPLIED_KEYS)
-            if action := edges.action_at(widget.line_text(event.y), event.x, keys):
+            if action := edges.action_at(text, x, keys):
                 await self._screen.run_action(action)
-        elif widget.id == "procs" and event.y == 0 and (order := table.order_at(view, event.x)):
+        elif widget.id == "procs" and event.y == 0 and (action := edges.action_at(text, x, edges.TABLE_KEYS)):
+            await self._screen.run_action(action)
+        elif widget.id == "procs" and event.y == 0 and (order := table.order_at(view, x)):
             self._sort_by(order, view.sort == order and not view.reverse)
         elif widget.id == "procs" and 0 < event.y <= len(table_panel.shown) - view.top_row:
             row = table_panel.shown[view.top_row + event.y - 1]
             view.selected = row.pid
-            if table.fold_at(view, row, event.x):
+            if table.fold_at(view, row, x):
                 self._fold(row.pid)
             elif event.chain == 2:
                 await self._screen.run_action("details")
             self._drawing.redraw()
-        elif widget.id == "lanes" and event.x >= view.label_width:
+        elif widget.id == "lanes" and x >= view.label_width:
             with session.lock:
-                view.go_to(session, view.axis(session).time_of(event.x - view.label_width))
+                view.go_to(session, view.axis(session).time_of(x - view.label_width))
             self._drawing.redraw()
         elif widget.id == "gpus" and self._drawing.gpus.choose(event.y):
             if event.chain == 2:

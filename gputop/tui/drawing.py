@@ -11,7 +11,7 @@ from textual.screen import Screen
 
 from gputop.system.text import fit
 from gputop.tui.canvas import Canvas, FilterLine
-from gputop.tui.draw import TOO_SMALL, Line, ascii_line, gpus, heat, is_too_small
+from gputop.tui.draw import TOO_SMALL, Line, ascii_line, frame, gpus, heat, is_too_small
 from gputop.tui.draw.view import Axis
 from gputop.tui.feed import Context
 from gputop.tui.panels import (
@@ -79,7 +79,7 @@ class Drawing:
             self._waking.cancel()
 
     def resize(self, columns: int, rows: int) -> None:
-        self._context.view.width, self._context.view.height = columns, rows
+        self._context.view.resize(columns, rows)
         self._heights = Heights()
         self.draw_all()
 
@@ -138,8 +138,9 @@ class Drawing:
         with self._context.session.lock, self._screen.app.batch_update():
             numbers = self._numbers_due(everything)
             if numbers:
-                self.lanes.find_lanes()
-                self.gpus.find_rows()
+                story = self.lanes.find_story()
+                self.gpus.find_rows(story)
+                self.lanes.find_lanes(story)
             rows_are_new = self._read_rows()
             places = self._places
             if self._arrange():
@@ -174,9 +175,13 @@ class Drawing:
             lines: Sequence[Line] = [[(fit(TOO_SMALL, view.width), "warn")]] if isinstance(panel, HeaderPanel) else []
         else:
             lines = panel.lines()
+        edges = None
+        if view.framed:
+            lines, edges = frame.filled(panel.name, lines, panel.rows, view.width), frame.frame_of(panel.name, panel.edge)
         if view.ascii_only:
             lines = [ascii_line(line) for line in lines]
-        lane_at = panel.lane_at
+        panel.widget.take_frame(edges, view.ascii_only)
+        lane_at = panel.lane_at and panel.lane_at + view.inset
         return panel.widget.show(lines, painter, lane_at, self._moved if lane_at else 0, moves)
 
     def _follow_axis(self) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from gputop.findings.trouble import notice
-from gputop.findings.verdict import Verdict
+from gputop.findings.verdict import SEVERITY_COLOURS, Verdict
 from gputop.model.frame import SECOND_NS
 from gputop.recording.format import TICKS, TIER_NAMES
 from gputop.stream.history import SeriesKey
@@ -25,7 +25,9 @@ from gputop.system.text import file_size, fit
 from gputop.tui.canvas import Note, OwnCost, Steady
 from gputop.tui.draw import NEARLY_S, Line, Span, clipped, duration, edges, gpus, heat, table, why
 from gputop.tui.draw.columns import scrolled, stepped
+from gputop.tui.draw.frame import FRAME
 from gputop.tui.draw.lanes import TALLEST, Lane, LaneDrawer, all_lanes, incident_cells, is_tall, ruler, share_rows, shown_lanes
+from gputop.tui.draw.story import Story
 from gputop.tui.draw.table import ProcessRow, rows
 from gputop.tui.draw.words import Words
 from gputop.tui.feed import Context, Replay
@@ -43,7 +45,6 @@ REASONS_EVERY_S = 2.0  # s between two drawings of the reasons, unless they are 
 WHAT_IF_EVERY_S = 10.0  # s between two reckonings of what changes would bring: each takes some ms
 ROWS_STEP = 2  # rows in which the table grows and shrinks
 SHRINK_S = 15.0  # s that rows of the table stay empty before other panels get them: bystanders come and go
-STORY_NS = 5 * SECOND_NS  # ns that another cause stands before its lanes come first: of two that take turns, neither moves a lane
 SLOW = 0.8  # share of the wanted speed below which a replay shows how fast it really plays
 COST_EVERY_S = 1.0  # s between two readings of what gputop costs
 
@@ -201,6 +202,7 @@ class Panel:
     """A part of the dashboard."""
 
     name = ""  # its widget's id, and its field of `Heights`
+    edge = FRAME  # meaning of its frame
     has_numbers = True  # whether it shows numbers, which change at a reader's pace
 
     def __init__(self, context: Context, time_shown: Time) -> None:
@@ -269,6 +271,8 @@ class VerdictPanel(Panel):
         offer = "" if session.board.gpus else offer_of(session)
         self.offer.show(session.offer_at(view.at_ns))
         verdict = session.verdict_at(view.at_ns)
+        colour = SEVERITY_COLOURS.get(verdict.severity, FRAME)
+        self.edge = colour if colour in ("crit", "warn") else FRAME
         noticed = notice(session.engine.incidents, verdict) if view.at_ns is None else ("", "")
         lines = edges.verdict_lines(verdict, view, trouble, offer, notice=noticed)
         if self.rows > len(lines):
@@ -307,11 +311,13 @@ class GpusPanel(Panel):
         self._drawer = heat.HeatDrawer()
         self.heat: heat.HeatMap | None = None  # None: the GPUs are few
 
-    def find_rows(self) -> None:
-        """Read what the heat map shows beside its cells."""
+    def find_rows(self, story: Verdict) -> None:
+        """Read what the heat map shows beside its cells, and go to the GPU of the ``story``, unless the user chose one."""
         session, view = self.context.session, self.context.view
         older, newer = session.boards_around(view.at_ns, SECOND_NS)
         self.heat = heat.HeatMap(session, view, newer, older) if heat.is_on(session.board, view) else None
+        if self.heat is not None and not view.gpu_is_chosen and (odd := self.heat.gpu_of(story)) is not None:
+            view.gpu = odd
 
     def lines(self) -> Sequence[Line]:
         if not self.is_known:
@@ -350,29 +356,9 @@ class GpusPanel(Panel):
 
     def take(self, index: int) -> None:
         """Choose a GPU; a row of the heat map and one of the table are never both selected, for Enter opens the one that is."""
-        self.context.view.gpu = index
+        self.context.view.gpu, self.context.view.gpu_is_chosen = index, True
         if self.heat is not None:
             self.context.view.selected = None
-
-
-class Story:
-    """The verdict whose lanes come first: the first trouble that is found, and from then on whichever has stood for `STORY_NS`."""
-
-    def __init__(self) -> None:
-        self._told = self._next = Verdict()
-        self._since_ns = 0  # when `_next` began to stand
-
-    def of(self, verdict: Verdict, now_ns: int) -> Verdict:
-        """The verdict to go by, if ``verdict`` is the present one."""
-        if _place(verdict) != _place(self._next) or now_ns < self._since_ns:
-            self._next, self._since_ns = verdict, now_ns
-        if self._told.cause == "none" or _place(verdict) == _place(self._told) or now_ns - self._since_ns >= STORY_NS:
-            self._told = verdict
-        return self._told
-
-
-def _place(verdict: Verdict) -> tuple[str, int | None, int | None]:
-    return verdict.cause, verdict.gpu, verdict.trainer_pid
 
 
 class LanesPanel(Panel):
@@ -389,9 +375,13 @@ class LanesPanel(Panel):
         self.numbers_ns = 0  # the moment of the numbers next to the lanes, the same as in the GPUs' rows
         self._story = Story()
 
-    def find_lanes(self) -> None:
+    def find_story(self) -> Verdict:
+        """The verdict to go by: of the moment shown, or the one that has stood."""
         session, view = self.context.session, self.context.view
-        story = self._story.of(session.verdict_at(None), session.now_ns) if view.at_ns is None else None
+        return self._story.of(session.verdict_at(None), session.now_ns) if view.at_ns is None else session.verdict_at(view.at_ns)
+
+    def find_lanes(self, story: Verdict) -> None:
+        session, view = self.context.session, self.context.view
         lanes = all_lanes(session, view, story)
         if heat.is_on(session.board, view):
             lanes = [lane for lane in lanes if not heat.replaces(lane, view)]
@@ -409,9 +399,12 @@ class LanesPanel(Panel):
             return []
         columns, width, history = view.axis(session), view.label_width, session.history
         cursor = columns.column_of(view.cursor_ns) if view.cursor_ns is not None else None
-        label = f" {columns.columns * columns.cell_ns / SECOND_NS:.0f} s  {columns.cell_ns / SECOND_NS:.2g} s a column"
+        length, cell = f"{columns.columns * columns.cell_ns / SECOND_NS:.0f} s", f"{columns.cell_ns / SECOND_NS:.2g} s"
+        label = f"v lanes  {length}  {cell}/cell" if view.framed else f" {length}  {cell} a column"
         within = incident_cells(session, columns)
         out: list[Line] = [ruler(session, columns, self.time.axis_end_s, fit(label, width))]
+        if view.framed:
+            out[0] = [("v", "accent"), (" lanes", "title"), (fit(label, width)[7:], "dim"), *out[0][1:]]
         folded = self.folded[: max(0, self.rows - 1 - sum(lane.always for lane in self.found))]
         for lane, height in share_rows(self.found, self.rows - 1 - len(folded), history.series):
             out += self._drawer.lines(
@@ -456,7 +449,9 @@ class TablePanel(Panel):
         cursor = columns.column_of(view.cursor_ns) if view.cursor_ns is not None else None
         view.top_row = scrolled(view.top_row, self.selected_row(), room, len(self.shown))
         in_sight = self.shown[view.top_row : view.top_row + room]
-        lines = [table.heading(view, width), *(self._drawer.line(row, view, session.history, columns, cursor) for row in in_sight)]
+        heading = table.heading(view, width)
+        first = edges.with_keys(heading, edges.TABLE_KEYS) if view.framed else heading
+        lines = [first, *(self._drawer.line(row, view, session.history, columns, cursor) for row in in_sight)]
         return lines if self.shown else [*lines, [(f"  {self._why_empty()}", "dim")]]
 
     def found(self) -> str:

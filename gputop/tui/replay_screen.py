@@ -79,7 +79,7 @@ class ReplayActions(Actions):
         panel = self._drawing.scrub
         if panel is None or widget is not panel.widget:
             await super().click(event, widget)
-        elif (t_ns := panel.bar().time_at(event.x, self._view.width)) is not None:
+        elif (t_ns := panel.bar().time_at(event.x - self._view.inset, self._view.width)) is not None:
             self.go_to(t_ns)
 
     def _note_problem(self, problem: str) -> None:

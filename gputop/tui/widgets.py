@@ -2,7 +2,7 @@
 
 Five times a second some forty lines of the dashboard change in a few cells each, and lanes move left by a column. Textual's compositor
 renders and sends such lines whole (67 KB/s). `Painter` sends only the cells that differ, and lets the terminal itself move a line (DCH,
-which every terminal since the VT102 has): our lanes end at its right edge (4.4 KB/s). Whenever anything else is on the screen, Textual
+which every terminal since the VT102 has; ICH puts the frame at the right edge back). Whenever anything else is on the screen, Textual
 draws.
 """
 
@@ -25,6 +25,7 @@ from textual.widget import Widget
 from gputop.system.text import ascii_text, cell_width, is_narrow
 from gputop.tui.colours import Palette, palette
 from gputop.tui.draw import Line, Span, safe_line
+from gputop.tui.draw.frame import LEFT, RIGHT, Frame
 
 _FILLER = "\x00"  # the second cell of a wide character
 _GAP = 6  # cells between differing runs that are written as one: moving the cursor costs as much
@@ -44,11 +45,32 @@ class Drawn(Widget):
         self._shown: list[list[Span]] = []
         self._cells: list[Cells] = []
         self._palette: Palette = palette("")
+        self._frame: Frame | None = None
+        self._in_ascii = False
 
     def set_colours(self, colours: Palette) -> None:
         """Draw everything again in other colours."""
         self._palette = colours
         self.refresh()
+
+    def take_frame(self, frame: Frame | None, in_ascii: bool) -> None:
+        """Have these edges beside the lines that are shown from now on; they take columns of the widget's."""
+        if (frame, in_ascii) != (self._frame, self._in_ascii):
+            self._frame, self._in_ascii = frame, in_ascii
+            self._shown = [[("", "")] for _ in self._shown]  # what is drawn stands, but no line is as it was
+
+    def _edges(self, y: int, line: Line) -> tuple[str, str]:
+        if self._frame is None:
+            return "", ""
+        left, right = self._frame.beside(y, line)
+        return (ascii_text(left), ascii_text(right)) if self._in_ascii else (left, right)
+
+    def _cells_of(self, y: int, line: Line, width: int) -> Cells:
+        if self._frame is None:
+            return cells_of(line, width)
+        left, right = self._edges(y, line)
+        inner, code = cells_of(line, max(0, width - LEFT - RIGHT)), _codes[self._frame.meaning]
+        return Cells(f"{left}{inner.text}{right}", code * LEFT + inner.looks + code * RIGHT)
 
     def show(
         self, lines: Sequence[Line], painter: Painter | None = None, lane_at: int = 0, moved: int = 0, moves: bool = False
@@ -64,6 +86,7 @@ class Drawn(Widget):
         self._shown, self._cells = [], []
         sent: list[str] = []
         dirty: list[Region] = []
+        kept = RIGHT if self._frame is not None else 0
         empty = blank(width) if painter and old_cells and len(old_cells[0].text) == width else None
         for y, given in enumerate(lines):
             line = list(given)
@@ -73,14 +96,14 @@ class Drawn(Widget):
                 self._cells.append(old)
                 continue
             line = safe_line(line)
-            new = cells_of(line, width)
+            new = self._cells_of(y, line, width)
             self._shown.append(line)
             self._cells.append(new)
             before = empty if y >= len(old_cells) else old
             if before is None or painter is None:
                 dirty.append(Region(0, y, width, 1))
             elif y < region.height:
-                sent.append(painter.change(region.x, region.y + y, before, new, lane_at, 0 if before is empty else moved))
+                sent.append(painter.change(region.x, region.y + y, before, new, lane_at, 0 if before is empty else moved, kept))
         for y in range(len(lines), len(old_lines)):
             if empty is None or painter is None:
                 dirty.append(Region(0, y, width, 1))
@@ -99,7 +122,13 @@ class Drawn(Widget):
         rows = []
         for y in range(crop.y, crop.bottom):
             line = self._shown[y] if y < len(self._shown) else []
-            strip = _strip(line, self._palette).adjust_cell_length(width, base).apply_style(base)
+            strip = _strip(line, self._palette)
+            if self._frame is None:
+                strip = strip.adjust_cell_length(width, base)
+            else:
+                left, right = (Strip([Segment(text, self._palette.get(self._frame.meaning))]) for text in self._edges(y, line))
+                strip = Strip.join([left, strip.adjust_cell_length(max(0, width - LEFT - RIGHT), base), right])
+            strip = strip.apply_style(base)
             rows.append(strip if crop.x == 0 and crop.width >= width else strip.crop(crop.x, crop.right))
         return rows
 
@@ -256,17 +285,18 @@ class Painter:
         """Escape sequence that makes the terminal draw plain text again."""
         return self._to(_PLAIN)
 
-    def change(self, x: int, y: int, old: Cells, new: Cells, lane_at: int, moved: int) -> str:
+    def change(self, x: int, y: int, old: Cells, new: Cells, lane_at: int, moved: int, kept: int = 0) -> str:
         """Escape sequence that turns ``old`` into ``new`` on screen row ``y`` from column ``x``, both 0-based.
 
-        From the cell ``lane_at`` on the line has moved left by ``moved`` cells.
+        From the cell ``lane_at`` on the line has moved left by ``moved`` cells, except for the last ``kept``, an edge, which ICH puts back.
         """
         if moved and old.text[lane_at:] + old.looks[lane_at:] != new.text[lane_at:] + new.looks[lane_at:]:
             # Some terminals fill with the background in force, others with their own: where these differ, what comes in is written
             # whatever it holds.
             is_plain = (self._look.back, self._look.reverse) == (_PLAIN.back, _PLAIN.reverse)
-            after = _shifted(old, lane_at, moved, _codes[""] if is_plain and self.base == Style.null() else _UNKNOWN)
-            return f"\x1b[{y + 1};{x + lane_at + 1}H\x1b[{moved}P" + self._runs(x, y, after, new, is_on_row=True)
+            after = _shifted(old, lane_at, moved, _codes[""] if is_plain and self.base == Style.null() else _UNKNOWN, kept)
+            back = f"\x1b[{x + len(new.text) - kept - moved + 1}G\x1b[{moved}@" if kept else ""
+            return f"\x1b[{y + 1};{x + lane_at + 1}H\x1b[{moved}P{back}" + self._runs(x, y, after, new, is_on_row=True)
         return self._runs(x, y, old, new)
 
     def _runs(self, x: int, y: int, old: Cells, new: Cells, is_on_row: bool = False) -> str:
@@ -309,10 +339,11 @@ class Painter:
         return look
 
 
-def _shifted(old: Cells, lane_at: int, by: int, look: str) -> Cells:
-    """The line after the terminal has deleted ``by`` cells at ``lane_at``: those that come in at its end have this look."""
-    text = old.text[:lane_at] + old.text[lane_at + by :] + " " * by
-    return Cells(text, old.looks[:lane_at] + old.looks[lane_at + by :] + look * by)
+def _shifted(old: Cells, lane_at: int, by: int, look: str, kept: int = 0) -> Cells:
+    """The line after the terminal has deleted ``by`` cells at ``lane_at``: those that come in before the last ``kept`` have this look."""
+    end = len(old.text) - kept
+    text = old.text[:lane_at] + old.text[lane_at + by : end] + " " * by + old.text[end:]
+    return Cells(text, old.looks[:lane_at] + old.looks[lane_at + by : end] + look * by + old.looks[end:])
 
 
 def _differences(old: Cells, new: Cells) -> list[tuple[int, int]]:

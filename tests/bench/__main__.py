@@ -13,6 +13,7 @@ PARTS = {
     "gate": ("tests.bench.gate", {"pairs": 3, "run_s": 5.0, "names": ("2 GPUs", "900 others"), "page": None}),
     "cost": ("tests.bench.live_cost", {"runs": 1, "run_s": 8.0}),
     "response": ("tests.bench.response", {"runs": 2}),
+    "keys": ("tests.bench.key_cost", {"presses": 2}),
     "stacks": ("tests.bench.stacks", {"runs": 3}),
     "cadence": ("tests.bench.cadence", {"run_s": 8.0}),
     "beat": ("tests.bench.beat", {"run_s": 8.0}),

@@ -121,7 +121,7 @@ async def test_lanes_of_charts_and_processes_end_in_the_same_column(make_app: Ma
         charts = [line for line in part(app, "lanes") if "GPU 1 util" in line]
         workers = [line for line in part(app, "procs") if "worker 0" in line]
         assert charts
-        assert {len(line) for line in charts + workers} == {160}
+        assert {len(line) for line in charts + workers} == {app.context.view.width}
         assert charts[0][-1] != " "
         assert workers[0][-1] != " "
 
@@ -443,16 +443,16 @@ async def test_a_tag_takes_nothing_of_a_pid(make_app: MakeApp, pid: int) -> None
 async def test_a_click_on_a_title_sorts_by_it_and_another_the_other_way_round(make_app: MakeApp) -> None:
     app = make_app()
     async with app.run_test(size=(160, 48)) as pilot:
-        heading = part(app, "procs")[0]
+        heading, inset = part(app, "procs")[0], app.context.view.inset
         for reverse in (False, True, False):
-            await pilot.click("#procs", offset=(heading.index("CPU%") + 1, 0))
+            await pilot.click("#procs", offset=(inset + heading.index("CPU%") + 1, 0))
             assert (app.context.view.sort, app.context.view.reverse) == ("cpu", reverse)
-        await pilot.click("#procs", offset=(heading.index("RSS"), 0))
+        await pilot.click("#procs", offset=(inset + heading.index("RSS"), 0))
         assert (app.context.view.sort, app.context.view.reverse) == ("mem", False)
         for title in ("STATE", "state lane"):  # they stand for no order
-            await pilot.click("#procs", offset=(heading.index(title), 0))
+            await pilot.click("#procs", offset=(inset + heading.index(title), 0))
             assert app.context.view.sort == "mem"
-        await pilot.click("#procs", offset=(heading.index("PID") - 4, 0))
+        await pilot.click("#procs", offset=(inset + heading.index("PID") - 4, 0))
         assert app.context.view.sort == "pid"
 
 
@@ -463,7 +463,7 @@ async def test_a_click_on_a_key_that_is_named_presses_it(make_app: MakeApp, asci
         await pilot.pause()
 
         async def click(name: str, y: int, word: str) -> None:
-            await pilot.click(f"#{name}", offset=(part(app, name)[y].index(word), y))
+            await pilot.click(f"#{name}", offset=(app.context.view.inset + part(app, name)[y].index(word), y))
             await pilot.pause()
 
         await click("verdict", 1, "why")

@@ -63,10 +63,8 @@ async def test_each_gpu_has_a_row_on_the_axis_of_the_lanes_and_none_a_lane_but_t
         assert "▲ holds" in rows[str(LATE)]
         assert "█" not in "".join(cells_of(app, row) for row in rows.values()), "no row touches the one above it"
         lanes = "".join(part(app, "lanes"))
-        assert {found[1] for found in re.finditer(r"GPU (\d+)", lanes)} <= {"0"}
+        assert {found[1] for found in re.finditer(r"GPU (\d+)", lanes)} <= {str(LATE)}, "the one that something is wrong with"
         # The late rank's GPU fell 6 s ago; its lane and its row do so in the same column.
-        app.context.view.gpu = LATE
-        main(app).drawing.redraw()
         lane = next(row for row in part(app, "lanes") if f"GPU {LATE} util" in row)
         cells = cells_of(app, rows_of(app)[str(LATE)])
         falls = cells.rindex(BARS[7]) + 1 - len(cells)
@@ -175,7 +173,7 @@ async def test_where_not_all_have_room_the_odd_one_and_the_chosen_have_rows_of_t
     app = make_app(scene.ranks(32, late=29))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
-        await pilot.press("G")
+        await pilot.press("g", "g")
         rows = rows_of(app)
         assert "▲ holds 31" in rows["29"]
         assert "31" in rows
@@ -195,10 +193,41 @@ async def test_one_gpu_is_a_chart(make_app: MakeApp, way: str) -> None:
         if way == "click":
             await pilot.click("#gpus", offset=(2, 6), times=2)
         else:
-            await pilot.press(*"ggggg", way)
+            await pilot.press(*"gg", way)
         await pilot.pause()
         assert isinstance(app.screen, EnlargeScreen)
         assert app.screen.first_line.startswith("GPU 5 util")
+
+
+async def test_the_map_goes_to_the_gpu_with_trouble_until_one_is_chosen_and_again_after_escape(make_app: MakeApp) -> None:
+    app = make_app(scene.ranks(8, LATE))
+    async with app.run_test(size=(120, 35)) as pilot:
+        await pilot.pause()
+        assert app.context.view.gpu == LATE
+        await pilot.press("g")
+        main(app).drawing.redraw()
+        assert app.context.view.gpu == LATE + 1
+        await pilot.press("escape")
+        assert app.context.view.gpu == LATE
+
+
+async def test_rows_are_shaded_while_their_gpus_lose_time(make_app: MakeApp) -> None:
+    seen = scene.ranks(8, LATE)
+    app = make_app(seen)
+    async with app.run_test(size=(120, 35)) as pilot:
+        await pilot.pause()
+        found = main(app).drawing.gpus.heat
+        assert found is not None
+        axis = app.context.view.axis(seen).narrowed(found.cells)
+        (incident,) = [one for one in seen.engine.incidents if one.severity != "info"]
+        first = incident.start_ns // axis.cell_ns
+        assert {found.within(heat.MapRow((gpu,)), axis)[0][0] for gpu in range(8)} == {first}, "one holds the others"
+        at = seen.engine.incidents.index(incident)
+        seen.engine.incidents[at] = replace(incident, victims=[], gpu=5, trainer_pid=None, cause="gpu-throttle")
+        main(app).drawing.redraw()
+        found = main(app).drawing.gpus.heat
+        assert found is not None
+        assert [gpu for gpu in range(8) if found.within(heat.MapRow((gpu,)), axis)] == [5]
 
 
 async def test_enter_opens_a_selected_process_and_g_goes_back_to_the_gpus(make_app: MakeApp) -> None:

@@ -34,8 +34,8 @@ from gputop.tui.draw.lanes import (
     share_rows,
     shown_lanes,
 )
+from gputop.tui.draw.story import STORY_NS, Story
 from gputop.tui.draw.view import Axis, View, axis_line, cell_for, with_signs
-from gputop.tui.panels import STORY_NS, Story
 from gputop.tui.widgets import Scrolled
 from tests.tui import scene
 from tests.tui.conftest import MakeApp

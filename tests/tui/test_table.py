@@ -83,7 +83,7 @@ async def test_a_family_is_folded_by_a_click_or_by_space(make_app: MakeApp) -> N
     async with app.run_test(size=(120, 35)) as pilot:
         await pilot.pause()
         line = part(app, "procs")[1]
-        await pilot.click("#procs", offset=(line.index(table.OPEN), 1))
+        await pilot.click("#procs", offset=(app.context.view.inset + line.index(table.OPEN), 1))
         assert f"{table.FOLDED} +4 train.py" in part(app, "procs")[1]
         assert not any(str(worker) in line for worker in scene.WORKERS for line in part(app, "procs"))
         assert at(app, scene.HOG) == 2

@@ -12,6 +12,7 @@ from textual.theme import BUILTIN_THEMES
 from gputop.commands.screen import add_looks, looks_of
 from gputop.system.errors import UserError
 from gputop.tui.colours import CONTRAST, CONTRAST_OF_SIXTEEN, Palette, contrast, palette, readable, themes
+from gputop.tui.draw.frame import FRAME
 from gputop.tui.draw.lanes import SHADED
 from gputop.tui.draw.view import View
 from tests.tui.conftest import MakeApp
@@ -19,6 +20,8 @@ from tests.tui.test_dashboard import main
 
 PAINTED = {theme.name: theme for theme in (*BUILTIN_THEMES.values(), themes()[-1]) if not theme.name.startswith("ansi-")}
 
+
+LEAST_SEEN = 1.5  # contrast of a frame, which holds no text: it is seen, and stays behind what it is around (a choice)
 
 # Background and the sixteen colours of terminals, as their authors publish them: XTerm-col.ad, ethanschoonover.com/solarized,
 # github.com/morhetz/gruvbox, draculatheme.com/spec, github.com/primer/github-vscode-theme.
@@ -49,6 +52,7 @@ def unreadable(told: Palette, back: Color, sixteen: str = "", least: float = CON
     found = []
     for meaning, style in told.items():
         needed = min(least, CONTRAST_OF_SIXTEEN) if meaning.endswith(SHADED) or meaning.startswith("cell") else least
+        needed = LEAST_SEEN if meaning.startswith(FRAME) else needed
         if style.color is not None and contrast(seen(style.color), seen(style.bgcolor) if style.bgcolor else back) < needed:
             found.append(meaning)
     return found

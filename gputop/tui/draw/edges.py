@@ -33,6 +33,7 @@ APPLY_KEY: Key = ("[x]", "do it", "apply")
 FIX_KEYS: tuple[Key, ...] = (APPLY_KEY, ("[p]", "prove", "prove"), COPY_KEY)
 APPLIED_KEYS: tuple[Key, ...] = (("[u]", "undo", "undo_fix"), ("[k]", "keep at exit", "keep_fix"))
 VERDICT_KEYS: tuple[Key, ...] = (("[e]", "why", "explain"), ("[s]", "stacks", "stacks"))
+TABLE_KEYS: tuple[Key, ...] = (("o", "sort", "sort"), ("/", "filter", "filter"), ("F2", "columns", "columns"))
 LIVE_KEYS: tuple[Key, ...] = (
     ("e", "why", "explain"), ("s", "stacks", "stacks"), ("x", "do it", "apply"), ("space", "pause", "pause"),
     ("n", "incident", "incident(1)"),
@@ -154,7 +155,7 @@ def verdict_lines(
     first: Line = [(head + cause, colour), (fit(f"  {headline}", room), "title")]
     if trouble:
         return [first, [(fit(f"   {trouble}", view.width), "crit")]]
-    offered = "  ".join(f"{key} {word}" for key, word, _ in keys) if view.width >= WIDE else ""
+    offered = "  ".join(f"{key} {word}" for key, word, _ in keys) + " " if view.width >= WIDE else ""
     told, severity = notice
     noticed = [(f"  ▲ {told} ", SEVERITY_COLOURS.get(severity, "warn"))] if told else []
     room = view.width - len(offered) - 1 - _width(noticed)
@@ -211,6 +212,16 @@ def key_lines(view: View, note: str, keys: Sequence[Key] = LIVE_KEYS) -> list[Li
         spans += [(f" {key}", "accent"), (f" {word} ", "")]
         left -= len(key) + len(word) + 3
     return [spans]
+
+
+def with_keys(line: Line, keys: Sequence[Key]) -> Line:
+    """The line with as many of these keys, and their words, at its end as its last blanks have room for."""
+    *front, (text, style) = line
+    for count in range(len(keys), 0, -1):
+        spans = [span for key, word, _ in keys[:count] for span in ((f" {key}", "accent"), (f" {word} ", "dim"))]
+        if (kept := len(text) - _width(spans)) >= len(text.rstrip()) + 2:
+            return [*front, (text[:kept], style), *spans]
+    return line
 
 
 def action_at(text: str, x: int, keys: Sequence[Key]) -> str | None:

@@ -22,7 +22,7 @@ from gputop.stream.session import Session
 from gputop.system.text import clean, fit
 from gputop.tui.draw import Line, Span
 from gputop.tui.draw.gpus import GIB, clocks, percent, temperature
-from gputop.tui.draw.lanes import BARS, Lane, RollingCells, column, level, with_cursor
+from gputop.tui.draw.lanes import BARS, SHADED, Lane, RollingCells, cells_in_sight, column, level, with_cursor
 from gputop.tui.draw.table import gpus_by_pid, troubles_at
 from gputop.tui.draw.view import Axis, View
 
@@ -169,6 +169,12 @@ def _gpus_of(one: Verdict | Incident, places: dict[int, Collection[int]]) -> Col
     return () if one.gpu is None or one.cause == STRAGGLER else (one.gpu,)
 
 
+def _gpus_hurt(one: Incident, places: dict[int, Collection[int]]) -> set[int]:
+    """The GPUs of the trainer that an incident is at, and of those who wait for it."""
+    waiting = (gpu for victim in one.victims if victim.role == "trainer" for gpu in places.get(victim.pid, ()))
+    return {*_gpus_of(one, places), *waiting}
+
+
 def _holder(one: Verdict | Incident, waiting: Sequence[int]) -> str:
     if one.cause == STRAGGLER and waiting:
         return f"▲ holds {len(waiting)}"
@@ -184,7 +190,9 @@ class HeatMap:
     def __init__(self, session: Session, view: View, board: Board, older: Board) -> None:
         roles, is_now = session.roles_at(board), view.at_ns is None
         places = places_of(session, board, is_now)
-        self.board, self.older = board, older
+        self.board, self.older, self._places = board, older, places
+        known = [one for one in session.engine.incidents if one.severity != "info"]
+        self._incidents = [(one.start_ns, one.end_ns, gpus) for one in known if (gpus := _gpus_hurt(one, places))]
         self.ranks = ranks_of(places, roles)
         self.causes = causes_of(session, view.at_ns, places, roles)
         self.used = {gpu for gpus in places.values() for gpu in gpus}
@@ -205,6 +213,16 @@ class HeatMap:
         own = set(sorted(indices, key=lambda index: (index != chosen, self._rank_of(index), index))[: max(1, room - 1)])
         rest = tuple(index for index in indices if index not in own)
         return [*(MapRow((index,)) for index in sorted(own)), *([MapRow(rest)] if room > 1 else [])]
+
+    def gpu_of(self, verdict: Verdict) -> int | None:
+        """The GPU that something is wrong with by this verdict."""
+        is_fault = verdict.cause != "none" and verdict.severity != "info"
+        return min((gpu for gpu in _gpus_of(verdict, self._places) if gpu in self.board.gpus), default=None) if is_fault else None
+
+    def within(self, row: MapRow, axis: Axis) -> tuple[tuple[int, int], ...]:
+        """(first, last) cell of each incident in sight that a row's GPUs lost time to; one that goes on has no last cell."""
+        found = [(start_ns, end_ns) for start_ns, end_ns, gpus in self._incidents if not gpus.isdisjoint(row.gpus)]
+        return cells_in_sight(found, axis)
 
     def _rank_of(self, index: int) -> int:
         """0 for a GPU with a finding, with errors or without answers, 1 for one that waits for another, 2 for the others."""
@@ -302,19 +320,24 @@ class HeatDrawer:
             return [(fit(lanes[0].absent if lanes else "", axis.columns), "dim")]
         is_used = row.is_rest or row.device != _WHOLE or row.gpus[0] in heat.used
         newest = history.times[-1] // axis.cell_ns if history.times else 0
-        shape = (history.trimmed, is_used, *(lane.key for lane in lanes))
-        make = partial(_cell, lanes=lanes, history=history, cell_ns=axis.cell_ns, is_used=is_used)
+        within = heat.within(row, axis)
+        shape = (history.trimmed, is_used, within, *(lane.key for lane in lanes))
+        make = partial(_cell, lanes=lanes, history=history, cell_ns=axis.cell_ns, is_used=is_used, within=within)
         return with_cursor(self._cells[row].spans(axis, newest, shape, make), cursor)
 
 
-def _cell(k: int, lanes: Sequence[Lane], history: History, cell_ns: int, is_used: bool) -> Span:
-    """One cell: how busy, a dash where nothing was read though the stream went on, or nothing outside of the stream."""
+def _cell(
+    k: int, lanes: Sequence[Lane], history: History, cell_ns: int, is_used: bool, within: tuple[tuple[int, int], ...] = ()
+) -> Span:
+    """One cell: how busy, a dash where nothing was read though the stream went on, or nothing outside of the stream; shaded ``within``
+    incidents."""
+    shade = SHADED if any(first <= k <= last for first, last in within) else ""
     steps = [step for lane in lanes if (step := column(lane, history, k * cell_ns, cell_ns, _SCALE, LEVELS)[0])]
     if steps:
         step = round(sum(steps) / len(steps))
-        return BARS[step], _style("cell", step, is_used)
-    is_within = bool(history.times) and history.times[0] < (k + 1) * cell_ns and k * cell_ns <= history.times[-1]
-    return (UNREAD, "dim") if is_within else (" ", "")
+        return BARS[step], _style("cell", step, is_used) + shade
+    is_known = bool(history.times) and history.times[0] < (k + 1) * cell_ns and k * cell_ns <= history.times[-1]
+    return (UNREAD, f"dim{shade}") if is_known else (" ", "")
 
 
 def _heat(value: float, is_used: bool) -> str:
@@ -341,7 +364,7 @@ def _heading(heat: HeatMap, rows: Sequence[MapRow]) -> Line:
     legend: list[Span] = [("busy 0 ", "dim"), *scale, (" 100 %", "dim")]
     room = heat.cells - sum(len(text) for text, _ in legend)
     ask = "z: one as a chart"
-    return [*left, *legend, (f"{'  '.join(filter(None, [ask if len(told) + len(ask) + 4 <= room else '', told])):>{room}}", "dim")]
+    return [*left, *legend, (f"{'  '.join(filter(None, [ask if len(told) + len(ask) + 4 <= room else '', told])):>{room - 1}} ", "dim")]
 
 
 _TITLES = {"held": "GiB"}

@@ -7,7 +7,7 @@ leaves an eighth of a row free, so that no lane touches the one above it. Cells 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import groupby
 from math import ceil, isnan, log10
@@ -179,8 +179,12 @@ def ruler(session: Session, axis: Axis, end_unix_s: float | None, label: str) ->
 
 def incident_cells(session: Session, axis: Axis) -> tuple[tuple[int, int], ...]:
     """(first, last) cell of each stretch in sight with an incident, in order; one that goes on has no last cell."""
-    known = [one for one in session.engine.incidents if one.severity != "info"]
-    cells = [(one.start_ns // axis.cell_ns, UNENDED if one.end_ns is None else one.end_ns // axis.cell_ns) for one in known]
+    return cells_in_sight(((one.start_ns, one.end_ns) for one in session.engine.incidents if one.severity != "info"), axis)
+
+
+def cells_in_sight(spans: Iterable[tuple[int, int | None]], axis: Axis) -> tuple[tuple[int, int], ...]:
+    """(first, last) cell of each stretch in sight that spans (begin, end) in ns cover, in order; one that goes on has no last cell."""
+    cells = [(begin // axis.cell_ns, UNENDED if end is None else end // axis.cell_ns) for begin, end in spans]
     stretches: list[tuple[int, int]] = []
     for first, last in sorted((first, last) for first, last in cells if last >= axis.first and first <= axis.last):
         if stretches and first <= stretches[-1][1] + 1:

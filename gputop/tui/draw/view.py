@@ -19,7 +19,7 @@ from gputop.findings.verdict import Incident
 from gputop.model.frame import SECOND_NS
 from gputop.stream.session import Session
 from gputop.system.text import clean
-from gputop.tui.draw import Span, time_of_day
+from gputop.tui.draw import Span, frame, time_of_day
 
 LABEL_WIDTH, NARROW_LABEL_WIDTH = 28, 26  # columns left of the charts; in a terminal narrower than `NARROW`
 NARROW = 110  # columns
@@ -49,6 +49,7 @@ class View(Struct):
     selected: int | None = None  # pid of the selected row
     tagged: set[int] = field(default_factory=set)
     gpu: int = 0  # index of the GPU that gets the room where not all fit
+    gpu_is_chosen: bool = False  # whether the user chose it: a heat map goes to the one that something is wrong with otherwise
     ascii_only: bool = False
     readonly: bool = False
     bystanders: bool = True
@@ -58,7 +59,18 @@ class View(Struct):
     top_row: int = 0
     folded: set[int] = field(default_factory=set)  # pids of the trainers whose families have one row
     columns: tuple[str, ...] = ()  # titles of the table's columns that the user chose; none: the width decides
+    framed: bool = False  # whether a frame is around the screen; ``width`` is what it leaves
     facts: frozenset[str] = frozenset()  # titles of columns that have something to show only sometimes, and have it now
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Take another size of the terminal."""
+        self.framed = frame.is_on(columns, rows)
+        self.width, self.height = columns - (frame.LEFT + frame.RIGHT) * self.framed, rows
+
+    @property
+    def inset(self) -> int:
+        """Columns left of each line."""
+        return frame.LEFT if self.framed else 0
 
     @property
     def hides_bystanders(self) -> bool:
