@@ -337,7 +337,15 @@ def _gpu_growth() -> Explanation:
     return live(scene.play(30, step_s=0.5), 30, on_gpu(scene, lambda second: 60 * GIB + second * 200 * MIB)).engine.explain()
 
 
-SCENES: dict[str, Callable[[], Explanation]] = {"lost": _lost, "unexplained": _unexplained, "gpu_growth": _gpu_growth}
+def _fallback() -> Explanation:
+    from tests.unit.diagnosis.causes_wire import fallen_back_from_infiniband
+
+    return fallen_back_from_infiniband().play(10).engine.explain()
+
+
+SCENES: dict[str, Callable[[], Explanation]] = {
+    "lost": _lost, "unexplained": _unexplained, "gpu_growth": _gpu_growth, "fallback": _fallback,
+}  # fmt: skip
 """Hand-made cases, for causes that no run of the corpus has."""
 
 

@@ -68,5 +68,6 @@ def _rank(one: JobRank, job: int, has_many: bool) -> Row:
         "job": job, "rank": one.number, "pid": one.rank.pid, "does": one.does, "lost_share_now": one.lost,
         "steps_per_s": one.rank.steps_per_s, "cause": cause_of(one.rank.cause), "gpus": one.rank.gpus,
         "workers": one.rank.workers, "starving_workers": one.rank.starving,
+        "ways_untrusted": untrusted(one.rank.ways, SHORT),
     }  # fmt: skip
     return {**found, "target": f"host:{one.host}"} if has_many else found

@@ -289,7 +289,7 @@ def _does(one: Standing) -> str:
         return "launches its kernels too slowly to keep it busy"
     if one.phase.loads_ns:
         return filled("makes no steps yet: {}", starting.loading(job, one.facts))
-    if one.cause == "slow-wire":
+    if one.cause in ("slow-wire", "comm-fallback"):
         return "waits for data on their way between its ranks"
     if one.cause == "host-optimizer":
         return "updates on the CPU what its GPU waits for"

@@ -29,7 +29,8 @@ _SLICES = frozenset(("", ".", "..", "system.slice", "user.slice", "init.scope", 
 # Values of variables: numbers, lists of numbers, switches, this host. Any other address is hashed.
 _PLAIN = re.compile(r"(?!(\d+\.){3}\d+$)[\d,.-]*|127(\.\d+){3}|localhost|all|none|void|true|false", re.IGNORECASE)
 _INTERFACE = re.compile(r"lo|(eth|ens|enp|eno|ib|bond|docker|wl)[a-z\d]*")  # network interfaces with a name of the kernel's
-_RDMA = re.compile(r"((mlx4|mlx5|bnxt_re|hns|irdma|ionic|hfi1|efa|rdmap\d+s|rocep\d+s|ibp\d+s)_?\d+(f\d+)?)/\d+")  # ports
+_RDMA_DEVICE = re.compile(r"((mlx4|mlx5|bnxt_re|hns|irdma|ionic|hfi1|efa|rdmap\d+s|rocep\d+s|ibp\d+s)_?\d+(f\d+)?)")  # with a driver's name
+_RDMA = re.compile(_RDMA_DEVICE.pattern + r"/\d+")  # its ports
 _LOOPBACK = re.compile(r"127(\.\d+){3}:\d+|\[::1\]:\d+|")  # where a server of this machine is asked
 # Devices of file systems with a name of the kernel's; users name volumes and servers.
 _DISK = re.compile(r"/dev/((sd|vd|xvd|hd)[a-z]+|nvme\d+n\d+|md|dm-|mmcblk\d+|loop)(p?\d+)?|overlay|tmpfs|rootfs")
@@ -151,10 +152,12 @@ _RULES: dict[str, _Rule] = {
     "ReadLimit.path": Mask.cgroup, "NetSample.name": _keep_if(_INTERFACE), "Nic.name": _keep_if(_INTERFACE),
     "RdmaPort.name": _keep_if(_RDMA), "RdmaPort.interface": _keep_if(_INTERFACE), "RdmaPort.missing": Mask.message,
     "ProcSample.wire_interface": _keep_if(_INTERFACE), "Serving.address": _keep_if(_LOOPBACK), "Serving.problem": Mask.message,
+    "Transport.variables": _keep_if(_PLAIN), "Transport.devices": _keep_if(_RDMA_DEVICE),
     "FileSystem.path": Mask.mount_point, "FileSystem.device": _keep_if(_DISK), "SourceState.reason": Mask.message,
     "SourceState.remedy": Mask.message, "SourceState.detail": Mask.message,
     **dict.fromkeys((
-        "ProcInfo.cpus_allowed", "ProcInfo.libs", "ProcInfo.sockets", "Names.runtime", "Names.pod_by", "ProcSample.state",
+        "ProcInfo.cpus_allowed", "ProcInfo.libs", "ProcInfo.sockets", "Names.runtime", "Transport.library", "Transport.version",
+        "Transport.configured", "Transport.missing", "Names.pod_by", "ProcSample.state",
         "ProcSample.wchan", "ProcSample.kernel_stack",
         "ThreadSample.state", "ThreadSample.wchan", "Met.state", "Met.wchan", "SchedThread.state", "CudaCall.call", "ThreadCalls.call",
         "Wakeup.kind", "Probes.map_used", "Probes.map_size", "Probes.lost",

@@ -26,6 +26,7 @@ from gputop.findings.explanation import Episode, episode, evidence_from, fixes_f
 from gputop.findings.ranks import RankPace
 from gputop.findings.trouble import stops_job
 from gputop.findings.verdict import Culprit, Evidence, Fix, Incident, Ledger, PathStep, Verdict, Word, best_fix
+from gputop.findings.ways import words
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import Header, ProcInfo
 from gputop.model.identity import SHORT_ID, job_key, known_of
@@ -123,6 +124,7 @@ class Rank(Struct, frozen=True, omit_defaults=True, gc=False):
     still_s: Seconds = 0.0  # time without a move of any of its processes
     waits_for: Pid | None = None  # pid of the straggler of its training, where that is on this node; itself where it is the one
     absent: Annotated[list[Ranks], Meta(max_length=MOST_RANKS)] = []  # ranks that should be on this node and are not
+    ways: str = ""  # on which its data move to other ranks (`gputop.findings.ways.words`)
     identity: _Names = {}  # ``user``, ``slurm_job``, ``namespace``, ``pod``, ``container``, if known
 
     @property
@@ -245,7 +247,7 @@ def _rank(one: Standing, engine: Engine, host: str) -> Rank:
         ledger=ledger.rounded(), workers=len(job.workers),
         starving=sum(bool(worker.state.starving) for worker in job.workers), still_s=round(job.life.still_s, 1),
         waits_for=job.ranks.straggler.pid if job.ranks.straggler is not None else None, absent=list(job.ranks.absent[:MOST_RANKS]),
-        identity=_identity(trainer.info),
+        identity=_identity(trainer.info), ways=words(one.facts.ways.get(trainer.pid, ()))[:NAME],
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ from gputop.model.gpu import (
 )
 from gputop.model.machine import CgroupSample, CpuSample, DiskSample, FileSystem, Hardware, Host, NetSample, Nic, Psi, RdmaPort, ReadLimit
 from gputop.model.probes import CudaCall, LaunchRate, MainSamples, Preempt, Probes, SchedThread, ThreadCalls, Wakeup
-from gputop.model.process import Met, Names, ProcInfo, ProcSample, Stack, ThreadInfo, ThreadSample
+from gputop.model.process import Met, Names, ProcInfo, ProcSample, Stack, ThreadInfo, ThreadSample, Transport
 from gputop.model.serving import Serving
 from gputop.model.stream import BOUNDED, FORMAT_MAJOR, FORMAT_MINOR, MOST_IN_FRAME, Header, Mark, SelfCost, SourceState
 
@@ -44,7 +44,7 @@ __all__ = [
     "DiskSample", "FileSystem", "Frame", "Gpu", "GpuProc", "GpuReading", "Hardware", "Header", "Host", "LaunchRate",
     "MainSamples", "Mark", "Met", "MigInstance", "Names", "NetSample", "Nic", "Preempt", "Probes", "ProcInfo", "ProcSample",
     "Psi", "RdmaPort", "ReadLimit", "SchedThread", "SelfCost", "Serving", "SourceState", "Stack", "ThreadCalls", "ThreadInfo",
-    "ThreadSample", "Wakeup", "compute_pids", "forget_parts", "link_bytes_per_s", "sizes_of_contexts",
+    "ThreadSample", "Transport", "Wakeup", "compute_pids", "forget_parts", "link_bytes_per_s", "sizes_of_contexts",
 ]  # fmt: skip
 """The frame and all structs that it holds."""
 SECOND_NS = 1_000_000_000  # ns

@@ -30,6 +30,20 @@ class Names(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     missing: dict[str, str] = {}  # field, or ``environment`` -> why it could not be read
 
 
+class Transport(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """By what a rank's data may reach the other ranks: what it has mapped, holds open and was told. What moves is counted elsewhere."""
+
+    library: str = ""  # collective library that it maps: ``nccl`` or ``rccl``; torch maps it whatever its process group uses
+    version: str = ""  # of that: ``2.21.5``
+    shm: int = 0  # mappings of /dev/shm/nccl-*, by which NCCL's ranks of one host exchange data
+    devices: Annotated[list[str], BOUNDED] = []  # RDMA devices that it has open (/dev/infiniband/uverbs*): ``mlx5_0``
+    variables: dict[str, str] = {}  # its NCCL_*, RCCL_* and GLOO_* variables, those of /etc/nccl.conf too
+    configured: Annotated[list[str], BOUNDED] = []  # names of those that stand in /etc/nccl.conf alone
+    lacks_devices: bool = False  # the host has RDMA devices, and /dev/infiniband is not there for it, as in a container
+    shm_bytes: int | None = None  # size of its /dev/shm
+    missing: dict[str, str] = {}  # field -> why it is not known
+
+
 class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A process's identity; comes when it is new, when it changes, and in key frames."""
 
@@ -66,6 +80,7 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """True for a child of a trainer that serves others: its main thread waits for the end, one thread for new connections, and one per
     client for that client's requests."""
     names: Names | None = None  # for a trainer; None while they are not read
+    transport: Transport | None = None  # for a trainer that has peers; None while it is not read
 
 
 class ThreadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):

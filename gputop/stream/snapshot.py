@@ -8,7 +8,7 @@ state of a bystander, a GPU instance outside MIG, ``identity`` of all but traine
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType, structs
@@ -17,6 +17,7 @@ from gputop.diagnosis import Engine
 from gputop.findings.explanation import Episode, episode
 from gputop.findings.sentence import plain
 from gputop.findings.verdict import ProcState
+from gputop.findings.ways import Way
 from gputop.model.board import Board, GpuBoard
 from gputop.model.fields import limits
 from gputop.model.frame import (
@@ -34,6 +35,7 @@ from gputop.model.frame import (
     ProcInfo,
     ProcSample,
     RdmaPort,
+    Transport,
 )
 from gputop.model.identity import Identity, identity_of
 from gputop.model.rates import ProbedSwitches, ProcRates, counter_per_s, gpu_bytes_per_s, proc_rates
@@ -111,6 +113,23 @@ class GpuNow(Gpu, frozen=True, omit_defaults=False, kw_only=True):
     procs: list[GpuProcNow] | None  # type: ignore[assignment]  # as above
 
 
+class WayNow(Struct, frozen=True, kw_only=True):
+    """A way on which a rank's data move to other ranks."""
+
+    kind: str  # ``nvlink``, ``shm``, ``rdma`` or ``sockets``
+    on: str
+    bytes_per_s: float | None
+    missing: dict[str, str]
+
+
+class TransportNow(Transport, frozen=True, omit_defaults=False, kw_only=True):
+    """How a rank's data reach other ranks: what it could use, and the ways on which they move, the one that carries most first."""
+
+    library: str | None  # type: ignore[assignment]  # null, not empty, where it maps none
+    version: str | None  # type: ignore[assignment]  # as above
+    ways: list[WayNow]
+
+
 class ProcessNow(Struct, frozen=True, kw_only=True, gc=False):
     """One process, as far as its fields apply to it."""
 
@@ -159,6 +178,7 @@ class ProcessNow(Struct, frozen=True, kw_only=True, gc=False):
     main_invol_per_s: float | None
     disk_pct: float | None
     identity: Identity | UnsetType = UNSET
+    transport: TransportNow | UnsetType = UNSET  # of a trainer that has peers, once it was read
     gpus: list[OnGpu]
     missing: dict[str, str]
 
@@ -200,6 +220,7 @@ _FILES = {
 """Field of a process -> its file in /proc/PID, which may be unreadable, or not kept by the kernel."""
 _NO_SENSE = "the kernel's figure is more than the process's whole life"
 _THREADS = "only trainers, workers and processes that feed them are read thread by thread"
+_UNCOUNTED_WAY = "shared memory is not counted, nor bytes by some drivers"
 _UNHELD = {
     "anon_bytes": "only trainers' and workers' is read",
     "shared_bytes": "only workers' is read, now and then, if smaps_rollup is readable",
@@ -251,10 +272,11 @@ def keep(older: Board, board: Board, frame: Frame) -> None:
 
 def take(
     older: Board, newer: Board, roles: dict[int, Role], states: dict[int, ProcState], only: frozenset[int] | None = None,
-    incidents: Sequence[Episode] = (), servers: Sequence[ServingNow] = (),
+    incidents: Sequence[Episode] = (), servers: Sequence[ServingNow] = (), ways: Mapping[int, Sequence[Way]] | None = None,
 ) -> Snapshot:  # fmt: skip
     """Return the snapshot, with rates from ``older`` to ``newer``, and without terminal escapes in its texts.
 
+    ``ways``: pid of a rank -> the ways on which its data move.
     ``only`` limits the processes; without it they are trainers, workers, processes on GPUs and bystanders with `LEAST_CPU_PCT`.
     """
     header, switched = newer.header, ProbedSwitches(older, newer)
@@ -270,7 +292,10 @@ def take(
         rdma=_carriers("rdma", RdmaNow, older, newer),
         sources=_cleaned({s.name: {"state": s.state, "reason": s.reason or None, "remedy": s.remedy or None, **s.detail} for s in sources}),
         gpus=[_gpu(newer.gpus[i], older.gpus.get(i)) for i in sorted(newer.gpus)],
-        procs=[_proc(pid, older, newer, roles.get(pid), states.get(pid), on_gpu.get(pid, []), switched) for pid in sorted(pids)],
+        procs=[
+            _proc(pid, older, newer, roles.get(pid), states.get(pid), on_gpu.get(pid, []), switched, (ways or {}).get(pid, ()))
+            for pid in sorted(pids)
+        ],
         servers=[plain(one, clean) for one in servers],
         incidents=incidents,
     )
@@ -295,7 +320,8 @@ class Snapshots:
         before = self.following.past.before(board, SECOND_NS)
         self._older.threads, self._older.probed_ns = before.threads, before.probed_ns
         chosen, incidents = only(board, engine.roles), lasting(engine, board)
-        return take(self._older, board, engine.family, engine.states, chosen, incidents, servers_of(engine, board))
+        ways = engine.facts.ways if engine.facts is not None else None
+        return take(self._older, board, engine.family, engine.states, chosen, incidents, servers_of(engine, board), ways)
 
 
 def lasting(engine: Engine, board: Board) -> list[Episode]:
@@ -415,6 +441,7 @@ def _proc(
     state: ProcState | None,
     on_gpu: list[OnGpu],
     switched: ProbedSwitches,
+    ways: Sequence[Way],
 ) -> ProcessNow:
     sample, before, info = newer.procs[pid], older.procs.get(pid), newer.infos.get(pid)
     rates = proc_rates(before, sample, switched) if before else None
@@ -423,7 +450,17 @@ def _proc(
     out["missing"] = _missing(out, _proc_reasons(pid, newer, rates))
     if role is not None and role.kind == "trainer" and info is not None:
         out["identity"] = plain(identity_of(info, newer.header.host), clean)
+        if info.transport is not None:
+            out["transport"] = _transport(info.transport, ways)
     return ProcessNow(gpus=on_gpu, **out)
+
+
+def _transport(one: Transport, ways: Sequence[Way]) -> TransportNow:
+    out = structs.asdict(one) | {"library": one.library or None, "version": one.version or None}
+    told = [structs.asdict(way) for way in ways]
+    listed = [WayNow(**_cleaned(way | {"missing": _missing(way, {"bytes_per_s": _UNCOUNTED_WAY})})) for way in told]
+    reasons = {"library": "it maps neither NCCL nor RCCL", "version": "it maps neither NCCL nor RCCL", "shm_bytes": "it has no /dev/shm"}
+    return TransportNow(ways=listed, **_cleaned(out | {"missing": one.missing | _missing(out, reasons | one.missing)}))
 
 
 def _diagnosed(role: Role | None, state: ProcState | None, info: ProcInfo | None) -> dict[str, object]:

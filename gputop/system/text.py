@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 # C0 and C1 controls, DEL, surrogates, and Unicode characters that reorder or hide text (bidi, zero width, line separators, tags).
 _UNSAFE = re.compile(
@@ -191,3 +192,9 @@ def from_shell(text: str) -> str:
     except UnicodeEncodeError:
         return os.fsencode(text).decode("utf-8", "replace")
     return text
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """``0-3,8`` of sorted numbers, as taskset takes CPUs."""
+    runs = ([number for _, number in run] for _, run in groupby(enumerate(numbers), key=lambda one: one[1] - one[0]))
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -13,7 +13,7 @@ from msgspec import structs, to_builtins
 from gputop.findings.explanation import Explanation
 from gputop.findings.verdict import Ledger
 from gputop.model.board import Board
-from gputop.model.frame import SECOND_NS, Frame, Mark
+from gputop.model.frame import SECOND_NS, Frame, Mark, Transport
 from gputop.model.identity import FIELDS, identity_of
 from gputop.model.roles import Role, program_name
 from gputop.recording.format import TICKS
@@ -103,7 +103,7 @@ class TableLoader:
         if self._pids or self._counts:
             parts |= COUNTED
         if self._names:
-            parts |= {"infos", "infos.names", "gpus.procs"}
+            parts |= {"infos", "infos.names", "infos.transport", "gpus.procs"}
         if "gap" in self.wanted:
             parts.add("marks")
         return tuple(sorted(parts))
@@ -221,7 +221,7 @@ class TableLoader:
                 **whose, "unidentified": json.dumps(missing, ensure_ascii=False) if role and role.kind == "trainer" else None,
                 "user": info.user, "role": role.kind if role else "bystander", "trainer_pid": role.trainer_pid if role else None,
                 "rank": role.rank if role else None, "label": role.label if role else program_name(info), "cgroup": info.cgroup,
-                "cpus_allowed": info.cpus_allowed,
+                "cpus_allowed": info.cpus_allowed, **_transport(info.transport),
             })  # fmt: skip
 
     def _explanation(self) -> Explanation:
@@ -266,6 +266,16 @@ class TableLoader:
             row: dict[str, Any] = {**to_builtins(incident), "lost_s": incident.gpu_lost_s}
             lists = {name: json.dumps(row[name]) for name in ("victims", "culprits", "evidence", "fixes", "path")}
             yield self._plain("incident", start_ns, row | lists | {"dt_s": (end_ns - start_ns) * NS, "lasts": int(end_s is None)})
+
+
+def _transport(one: Transport | None) -> dict[str, Any]:
+    """The columns of `process` about a rank's ways to its peers."""
+    if one is None:
+        return dict.fromkeys(("collectives", "rdma_devices", "nccl_shm", "nccl_variables"))
+    return {
+        "collectives": f"{one.library} {one.version}".strip() or None, "rdma_devices": json.dumps(one.devices, ensure_ascii=False),
+        "nccl_shm": one.shm, "nccl_variables": json.dumps(one.variables, ensure_ascii=False),
+    }  # fmt: skip
 
 
 class _Gap(NamedTuple):

@@ -349,6 +349,10 @@ PROCESS = TableSpec("process", "each process once; t_ns is when it was first see
     _made("slurm_task", "TEXT", "its Slurm task on this node"),
     _made("slurm_array", "TEXT", "array job and task: 4700_12"),
     _made("slurm_node", "TEXT", "the node as Slurm calls it"),
+    _made("collectives", "TEXT", "of a rank: the collective library that it maps, and its version: nccl 2.21.5"),
+    _made("rdma_devices", "TEXT", "of a rank: RDMA devices that it has open, JSON"),
+    _made("nccl_shm", "INTEGER", "of a rank: its mappings of /dev/shm/nccl-*"),
+    _made("nccl_variables", "TEXT", "of a rank: its NCCL_*, RCCL_* and GLOO_* variables, JSON"),
     _made("unidentified", "TEXT", "of a trainer: why columns from training on are NULL, JSON, name to reason"),
 ))  # fmt: skip
 
@@ -480,28 +484,22 @@ NET = TableSpec("net", "each network interface but lo, once a second (/proc/net/
     _count("flaps", "times that the link was lost; NULL is no hardware (/sys/class/net)"),
 ))  # fmt: skip
 
+_OF_PORT = (
+    ("rx_bytes", "received, bytes"), ("tx_bytes", "sent, bytes"), ("rx_packets", "received, packets"), ("tx_packets", "sent, packets"),
+    ("tx_wait_ticks", "ticks of the device in which data waited for room at the other end (InfiniBand)"),
+    ("ecn_marked", "packets received that a switch marked"), ("cnp_sent", "congestion notifications sent"),
+    ("cnp_received", "congestion notifications received"), ("retrans", "times that it sent again"), ("errors", "packets received broken"),
+    ("discards", "packets dropped"), ("flaps", "times that the link was lost"), ("recoveries", "times that it came back by itself"),
+)  # fmt: skip
 RDMA = TableSpec("rdma", "each port of an RDMA device (InfiniBand, RoCE, EFA), bytes and packets once a second, the rest each five; what "
                  "it carries stands not in net (/sys/class/infiniband)", ("host", "rdma"), (
     *CLOCK,
     _gauge("port", "TEXT", "device and port: mlx5_0/1", "name"),
-    _gauge("driver", "TEXT", "driver: mlx5_core"),
-    _gauge("link", "TEXT", "InfiniBand, or Ethernet (RoCE)"),
-    _gauge("state", "TEXT", "ACTIVE, DOWN, …"),
-    _gauge("interface", "TEXT", "network interface on the same port"),
+    *(_gauge(name, "TEXT", what) for name, what in (
+        ("driver", "driver: mlx5_core"), ("link", "InfiniBand, or Ethernet (RoCE)"), ("state", "ACTIVE, DOWN, …"),
+        ("interface", "network interface on the same port"))),
     _gauge("rate_mbit", "INTEGER", "rate of the link, Mbit/s"),
-    _count("rx_bytes", "received, bytes"),
-    _count("tx_bytes", "sent, bytes"),
-    _count("rx_packets", "received, packets"),
-    _count("tx_packets", "sent, packets"),
-    _count("tx_wait_ticks", "ticks of the device in which data waited for room at the other end (InfiniBand)"),
-    _count("ecn_marked", "packets received that a switch marked as congested"),
-    _count("cnp_sent", "congestion notifications sent"),
-    _count("cnp_received", "congestion notifications received"),
-    _count("retrans", "times that it sent again"),
-    _count("errors", "packets received with an error"),
-    _count("discards", "packets dropped"),
-    _count("flaps", "times that the link was lost"),
-    _count("recoveries", "times that the link came back by itself (InfiniBand)"),
+    *(_count(name, what) for name, what in _OF_PORT),
     Column("missing", "TEXT", "why values are NULL: JSON, name to reason",
            lambda rows: [json.dumps(missing, ensure_ascii=False) for missing in rows.gauge("missing")]),
 ))  # fmt: skip

@@ -6,12 +6,12 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 
 from msgspec import Struct
 from textual import events
 from textual.binding import Binding
 
+from gputop.findings.ways import words
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Hardware, ProcInfo, ProcSample
 from gputop.model.identity import BY_HOSTNAME, SHORT_ID, Identity, identity_of
@@ -20,7 +20,7 @@ from gputop.model.roles import Role
 from gputop.model.syscalls import syscall_names
 from gputop.sources.closeup.process import Descriptors, Limit, OpenSocket, Place, ProcessDetails, read
 from gputop.stream.session import Session, word_of
-from gputop.system.text import counted, cut, fit
+from gputop.system.text import counted, cut, fit, ranges
 from gputop.tui.box import CLOSE_KEY, Box
 from gputop.tui.draw import Line, room_for, size, time_of_day
 from gputop.tui.draw.table import gpus_by_pid, place_of
@@ -116,6 +116,7 @@ class DetailsScreen(Box):
                 *_state(session, self.pid, at),
                 *_numbers(sample, rates, newer),
                 *_on_gpus(self.pid, newer),
+                *_transport(session, info, at),
                 *_cgroup(session, info),
             ]
             sampled = _sampled_threads(info, sample, before)
@@ -280,6 +281,18 @@ def _numbers(sample: ProcSample, rates: ProcRates | None, board: Board) -> list[
     unread = "not readable: another user's process"
     out.append(pair("disk", unread if reads is None or writes is None else f"{size(reads)}/s read, {size(writes)}/s written"))
     return out
+
+
+def _transport(session: Session, info: ProcInfo, at: int | None) -> list[Line]:
+    """How its data reach other ranks, and what its library was told about that; nothing of what has no peers."""
+    one, facts = info.transport, session.engine.facts
+    if one is None:
+        return []
+    moving = words(facts.ways.get(info.pid, ())) if facts is not None and at is None else ""
+    library = f"{one.library} {one.version}".strip() or one.missing.get("library", "maps neither NCCL nor RCCL")
+    out = [pair("to other ranks", moving)] if moving else []
+    out += [pair("collectives", library), pair("RDMA devices", ", ".join(one.devices) or one.missing.get("devices", "has none open"))]
+    return out + [pair(name, f"{value}{' (/etc/nccl.conf)' if name in one.configured else ''}") for name, value in one.variables.items()]
 
 
 def _switches(rates: ProcRates) -> str:
@@ -486,12 +499,6 @@ def _amount(value: int | None, limit: Limit) -> str:
         return f"{'unlimited':>14}"
     unit = {"seconds": " s", "us": " µs"}.get(limit.unit, "")
     return f"{size(value) if limit.unit == 'bytes' else f'{value:,}{unit}':>14}"
-
-
-def ranges(cpus: list[int]) -> str:
-    """``0-3,8`` of sorted numbers, as taskset takes it."""
-    runs = ([cpu for _, cpu in run] for _, run in groupby(enumerate(cpus), key=lambda one: one[1] - one[0]))
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _ago(seconds: float) -> str:

@@ -21,6 +21,7 @@ JUDGED = "only the diagnosis uses it; process.role and incident have what follow
 HISTOGRAM = "a distribution is no column; sync, copy and proc have count, sum and maximum"
 OWN = "about gputop itself: the screen's header and gputop doctor show it"
 PRIVATE = "it may name people or secrets; the screen shows it where it helps"
+JUDGED_WAYS = "it chooses a fix; process has the library, devices and variables"
 WHOSE = "process has what follows from it: container, pod, Slurm job, training"
 UNUSED = "no source fills it; it keeps its place in the stream"
 _EXEMPT = {
@@ -42,10 +43,13 @@ _EXEMPT = {
          "Gpu: nvml_calls Probes: map_used map_size lost drain_ns run_ns",
     PRIVATE: "ProcInfo: env exe Stack: source gil state thread missing",
     WHOSE: "ProcInfo: other_cgroups names Names: container pod namespace pod_by runtime container_id pod_uid net_ns missing",
+    JUDGED_WAYS: "Transport: configured lacks_devices shm_bytes missing",
     UNUSED: "ProcSample: kernel_stack swapin_delay_ns",
 }  # fmt: skip
 """Reason -> fields by struct."""
-NAMED_OTHERWISE = {"ProcInfo.comm"}  # column `name` of `process`
+NAMED_OTHERWISE = {  # columns of `process` with other names
+    "ProcInfo.comm", "ProcInfo.transport", *(f"Transport.{name}" for name in ("library", "version", "shm", "devices", "variables")),
+}  # fmt: skip
 
 
 def _exempt() -> set[str]:

@@ -28,6 +28,7 @@ from gputop.model.frame import (
     Psi,
     RdmaPort,
     ReadLimit,
+    Transport,
 )
 from tests.recording.made import MS, START_NS, record
 from tests.recording.test_query import ask
@@ -37,6 +38,7 @@ HARDWARE = Hardware(
     file_systems=[FileSystem("/", "/dev/sda2", "ext4", False, 1 << 40, 1 << 39), FileSystem("/data", "filer:/export", "nfs4", True)],
     missing={"cpu_mhz": "a virtual machine", "nics.speed_mbit": "it is down"},
 )  # fmt: skip
+RANK = Transport("nccl", "2.21.5", 2, ["mlx5_0"], {"NCCL_IB_DISABLE": "1"})
 
 
 def of_tick(i: int) -> Frame:
@@ -62,7 +64,7 @@ def of_tick(i: int) -> Frame:
         frame.probes = Probes(t_ns, launches=[LaunchRate(7, 900.0 + i)])
         frame.sampled = [MainSamples(7, i * 100 * MS, i * 60 * MS, i * 5 * MS, i * 20 * MS, i, 2 * i, i)]
     frame.procs = [ProcSample(7, 1, t_ns, "R", 0, 0, 0, 1)]
-    frame.infos = [ProcInfo(7, 1, comm="train")] if not i else []
+    frame.infos = [ProcInfo(7, 1, comm="train", transport=RANK)] if not i else []
     return frame
 
 
@@ -132,6 +134,11 @@ def test_what_rdma_carries(path: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert growing(rows, "ecn_marked") == [10] * 4
     assert {(row["retrans"], row["missing"]) for row in rows} == {(None, '{"retrans": "none"}')}
     assert growing(ask(path, "SELECT * FROM net", capsys=capsys), "flaps") == [1] * 4
+
+
+def test_what_a_rank_could_exchange_data_by(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    [row] = ask(path, "SELECT collectives, rdma_devices, nccl_shm, nccl_variables FROM process", capsys=capsys)
+    assert list(row.values()) == ["nccl 2.21.5", '["mlx5_0"]', 2, '{"NCCL_IB_DISABLE": "1"}']
 
 
 def test_cgroups(path: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ from gputop.diagnosis import Engine
 from gputop.doctor import bundle
 from gputop.doctor.mask import _RULES, Mask
 from gputop.model.board import Board
-from gputop.model.frame import Frame, Header, Probes, ProcInfo, ThreadCalls, ThreadSample, Wakeup
+from gputop.model.frame import Frame, Header, Host, Probes, ProcInfo, RdmaPort, ThreadCalls, ThreadSample, Transport, Wakeup
 from gputop.recording.reader import Recording
 from gputop.system import config, crash
 
@@ -38,6 +38,8 @@ KEPT = {
     "Serving.engine", "Serving.family", "Serving.problem",
     "SourceState.detail", "SourceState.name", "SourceState.reason", "SourceState.remedy", "SourceState.state", "ThreadSample.state",
     "ThreadSample.wchan", "Met.state", "Met.wchan", "Wakeup.kind", "ThreadCalls.call",
+    "RdmaPort.driver", "RdmaPort.link", "RdmaPort.state", "RdmaPort.missing",
+    "Transport.library", "Transport.version", "Transport.configured", "Transport.missing",
 }  # fmt: skip
 """Texts that are the kernel's, the driver's or gputop's own. A new field of a frame is masked; leaving it as it is is decided here."""
 
@@ -66,6 +68,18 @@ def test_every_text_is_masked_unless_somebody_decided_otherwise() -> None:
     frame, header, mask = _filled(Frame, ""), _filled(Header, ""), Mask()
     assert {"ProcInfo.cmdline", "ThreadInfo.comm", "Mark.text", "Stack.python", "Header.host"} <= _texts([frame, header])
     assert _texts([mask.frame(frame), mask.header(header)]) <= KEPT
+
+
+def test_ports_of_a_driver_stay_and_what_a_variable_names_does_not() -> None:
+    ports = [RdmaPort(name, interface="ib0") for name in ("mlx5_0/1", "rdmap0s31/1", "secret-rail/1")]
+    variables = {"NCCL_IB_DISABLE": "1", "NCCL_SOCKET_NTHREADS": "4", "NCCL_TOPO_FILE": "/home/ana/topo.xml"}
+    rank = ProcInfo(7, 1, transport=Transport("nccl", "2.21.5", devices=["mlx5_0"], variables=variables))
+    frame = Mask().frame(Frame(0, 0, infos=[rank], host=Host(0, rdma=ports)))
+    assert [port.name for port in frame.host.rdma][:2] == ["mlx5_0/1", "rdmap0s31/1"]
+    assert "secret" not in frame.host.rdma[2].name
+    masked = frame.infos[0].transport
+    assert (masked.devices, masked.variables["NCCL_IB_DISABLE"], masked.version) == (["mlx5_0"], "1", "2.21.5")
+    assert "ana" not in masked.variables["NCCL_TOPO_FILE"]
 
 
 def test_addresses_and_names_of_a_job_are_masked_and_stay_apart() -> None:

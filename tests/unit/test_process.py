@@ -12,6 +12,7 @@ from gputop.sources.closeup import process
 from gputop.sources.closeup.process import Limit, OpenSocket, ProcessDetails
 from gputop.sources.closeup.surroundings import HIDDEN, Container, container_of, masked, slurm_of
 from gputop.sources.files import mounted
+from gputop.system.text import ranges
 from gputop.tui import details as drawn
 from tests.wait import PATIENCE_S, until
 
@@ -108,7 +109,7 @@ def test_a_mount_point_with_blanks(tmp_path: Path) -> None:
 
 
 def test_cpus_as_taskset_takes_them() -> None:
-    assert drawn.ranges([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
+    assert ranges([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
 
 
 def _fake(folder: Path, pid: int, ticks: int) -> None:

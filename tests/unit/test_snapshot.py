@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gputop.findings.verdict import ProcState
+from gputop.findings.ways import Way
 from gputop.model.board import Board
 from gputop.model.frame import (
     Frame,
@@ -21,6 +22,7 @@ from gputop.model.frame import (
     ProcSample,
     RdmaPort,
     SourceState,
+    Transport,
 )
 from gputop.model.roles import Role
 from gputop.stream import snapshot
@@ -80,6 +82,22 @@ def test_networks_and_ports_have_rates_and_reasons() -> None:
     assert (port["rx_bytes_per_s"], port["tx_bytes_per_s"], port["missing"]["tx_bytes_per_s"]) == (4000.0, None, "it is broken")
     assert unexplained(shown["nets"]) == unexplained(shown["rdma"]) == []
     assert shown_of(Board(), Board(), {}, {})["rdma"] is None
+
+
+def test_a_rank_has_its_ways_and_what_it_could_use() -> None:
+    board = Board()
+    known = Transport("nccl", "", 2, ["mlx5_0"], {"NCCL_IB_DISABLE": "1\x1b"}, missing={"version": "nothing has it"})
+    board.fold(Frame(0, 9, key=True, infos=[ProcInfo(7, 1, transport=known), ProcInfo(8, 1)], procs=[
+        ProcSample(pid, 1, 5, "S", 0, 0, 0, 1) for pid in (7, 8)]))  # fmt: skip
+    roles = {pid: Role("trainer", trainer_pid=pid) for pid in (7, 8)}
+    ways = {7: (Way("rdma", "mlx5_0/1", 5e9), Way("shm"))}
+    rank, lone = shown_of(board, board, roles, {}, frozenset((7, 8)), (), (), ways)["procs"]
+    told = rank["transport"]
+    assert (told["library"], told["version"], told["shm"], told["devices"]) == ("nccl", None, 2, ["mlx5_0"])
+    assert told["variables"] == {"NCCL_IB_DISABLE": "1·"}
+    assert [(way["kind"], way["on"], way["bytes_per_s"]) for way in told["ways"]] == [("rdma", "mlx5_0/1", 5e9), ("shm", "", None)]
+    assert unexplained(told) == []
+    assert "transport" not in lone
 
 
 def unexplained(shown: object, path: str = "") -> list[str]:

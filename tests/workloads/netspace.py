@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import shutil
 import subprocess
@@ -63,6 +64,14 @@ def join_gloo(rank: int, ranks: int) -> None:
     enter()
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29555", "GLOO_SOCKET_IFNAME": "lo"}
     dist.init_process_group("gloo", rank=rank, world_size=ranks, timeout=timedelta(seconds=60))
+
+
+def map_nccl() -> mmap.mmap:
+    """A mapped file with the name of NCCL's library, as a rank that uses it has one."""
+    path = Path(os.environ["GPUTOP_WORKLOAD_FOLDER"], "libnccl.so.2.21.5")
+    with path.open("a+b") as file:
+        file.truncate(mmap.PAGESIZE)
+        return mmap.mmap(file.fileno(), mmap.PAGESIZE, access=mmap.ACCESS_READ)
 
 
 def _run(*command: str) -> None:

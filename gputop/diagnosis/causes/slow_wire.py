@@ -38,7 +38,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
         detail += filled(", {:.1f} MB a step", rate / often / 1e6)
     if used.retrans_per_s >= policy.RESENT_PER_S:
         detail += filled("; {:.0f} segments a second were sent again", used.retrans_per_s)
-    fixes = (*_ways(used, facts), *advice.fixes(advice.computing(job, facts).exchanged), _look(job))
+    fixes = (*_ways(used, facts), *advice.fixes(advice.computing(job, facts).exchanged), look_at_connections(job))
     return Finding(detail, evidence, fixes, victims=tuple(sorted(job.ranks.kin or {job.trainer.pid})))
 
 
@@ -51,6 +51,11 @@ def _ways(used: WireUse, facts: WalkedFacts) -> tuple[Fix, ...]:
                 "NCCL_SHM_DISABLE unset, and in a container --ipc=host or a larger --shm-size"
             ),
         )
+    return faster_interface(used, facts)
+
+
+def faster_interface(used: WireUse, facts: WalkedFacts) -> tuple[Fix, ...]:
+    """The advice to send by a faster network interface, if there is one."""
     here = next((nic.speed_mbit or 0 for nic in facts.host.nics if nic.name == used.interface), 0)
     better = max((nic for nic in facts.host.nics if nic.is_up), key=lambda nic: nic.speed_mbit or 0, default=None)
     if better is None or not here or (better.speed_mbit or 0) <= here:
@@ -59,7 +64,8 @@ def _ways(used: WireUse, facts: WalkedFacts) -> tuple[Fix, ...]:
     return (Fix(text, filled("export NCCL_SOCKET_IFNAME={:word} GLOO_SOCKET_IFNAME={:word}", better.name, better.name)),)
 
 
-def _look(job: WalkedJob) -> Fix:
+def look_at_connections(job: WalkedJob) -> Fix:
+    """The command that lists the rank's connections."""
     return Fix("See its connections, their rates and retransmits", filled("ss -tinp | grep -A1 pid={:pid}", job.trainer.pid), look=True)
 
 

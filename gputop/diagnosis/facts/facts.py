@@ -16,6 +16,7 @@ from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.wakes import ThreadTime, Wake
 from gputop.findings import policy
 from gputop.findings.verdict import Step
+from gputop.findings.ways import Way
 from gputop.model.board import GpuBoard
 from gputop.model.frame import MigInstance, Nic, ProcInfo, ReadLimit, link_bytes_per_s
 from gputop.model.serving import ServingNow
@@ -39,6 +40,7 @@ class GpuFacts(Struct, frozen=True):
     temp_c: float | None = None
     pcie_bytes_per_s: float | None = None  # both ways
     pcie_back_bytes_per_s: float | None = None  # the part that it sends
+    nvlink_bytes_per_s: float | None = None  # both ways, over all links; None: it has none, or they are not counted
     pcie_gen: float | None = None
     pcie_width: float | None = None
     pcie_width_max: float | None = None
@@ -120,6 +122,22 @@ class SampledFacts(Struct, frozen=True):
     """Share of the time spent launching in which the trainer's GPUs ran nothing; None if they were not read in that time."""
 
 
+class PortUse(Struct, frozen=True):
+    """Use of one RDMA port."""
+
+    name: str  # ``mlx5_0/1``
+    is_up: bool
+    link: str
+    interface: str
+    bytes_per_s: float | None  # the larger of what it sends and receives; None: its driver counts no bytes
+    packets_per_s: float | None  # both ways
+    line_bytes_per_s: float | None  # what its link carries one way
+
+    @property
+    def device(self) -> str:
+        return self.name.partition("/")[0]
+
+
 class HostFacts(Struct, frozen=True):
     """The machine over the window."""
 
@@ -139,6 +157,7 @@ class HostFacts(Struct, frozen=True):
     net_rx_bytes_per_s: float | None = None
     retrans_per_s: float | None = None
     nics: tuple[Nic, ...] = ()
+    ports: tuple[PortUse, ...] = ()  # RDMA; empty without devices, and while they are not read twice
     autogroup: bool = False  # sessions have CPU time of their own
 
 
@@ -464,6 +483,7 @@ class Facts(Struct, frozen=True):
     feeds: int = 0  # boards in the window
     wires: dict[int, WireUse] = field(default_factory=dict)  # pid of a rank -> how it used the wire between ranks, as far as it is read
     servings: list[ServingNow] = field(default_factory=list)  # inference servers, as their own metrics have it
+    ways: dict[int, tuple[Way, ...]] = field(default_factory=dict)  # pid of a rank -> the ways on which its data move to other ranks
     behind: dict[int, dict[int, float]] = field(default_factory=dict)
     """Trainer -> pid -> seconds that threads of the trainer's job were runnable while that process ran on their CPU (probe)."""
     family: dict[int, int] = field(default_factory=dict)

@@ -6,15 +6,15 @@ from collections import deque
 from operator import itemgetter
 from typing import Any
 
-from gputop.diagnosis.facts.facts import HostFacts
+from gputop.diagnosis.facts.facts import HostFacts, PortUse
 from gputop.model.board import Board
-from gputop.model.frame import DiskSample, Hardware, NetSample, Nic, Psi
+from gputop.model.frame import DiskSample, Hardware, NetSample, Nic, Psi, RdmaPort
 from gputop.model.machine import parse_cpus
 from gputop.model.rates import counter_per_s, cpu_deltas, disk_rates, net_rates, stolen_shares
 
 RENUMBERED = "cpus"  # key in the host's `SourceState.detail`: why /proc/stat's numbers are not the kernel's
 RENUMBERED_NS = 60_000_000_000  # ns for which this holds once seen: the process that shows it may end
-_FIELDS = ("cpus", "psi", "disks", "nets", "pswpin", "pgscan", "refaults", "tcp_retrans")
+_FIELDS = ("cpus", "psi", "disks", "nets", "pswpin", "pgscan", "refaults", "tcp_retrans", "rdma")
 
 
 class HostTrack:
@@ -78,7 +78,7 @@ class HostTrack:
         return HostFacts(
             count, busy=busy, stolen=stolen, renumbered=renumbered, autogroup=board.header.autogroup, swap_in_per_s=self._per_s("pswpin"),
             scanned_per_s=self._per_s("pgscan"), refaults_per_s=self._per_s("refaults"), retrans_per_s=self._per_s("tcp_retrans"),
-            nics=_nics(board), **self._pressure(), **self._disks(), **self._nets(),
+            nics=_nics(board), ports=self._ports(), **self._pressure(), **self._disks(), **self._nets(),
         )  # fmt: skip
 
     def _ends(self, name: str) -> tuple[Any, Any, int] | None:
@@ -105,12 +105,29 @@ class HostTrack:
         busy = ((name, rate.busy_pct / 100) for name, rate in rates.items() if rate is not None)
         return {"disk_busy": max(busy, key=itemgetter(1), default=None)}
 
+    def _ports(self) -> tuple[PortUse, ...]:
+        if (ends := self._ends("rdma")) is None:
+            return ()
+        before: dict[str, RdmaPort] = {port.name: port for port in ends[0]}
+        return tuple(_port_use(before[port.name], port, ends[2]) for port in ends[1] if port.name in before)
+
     def _nets(self) -> dict[str, Any]:
         if (ends := self._ends("nets")) is None:
             return {}
         before: dict[str, NetSample] = {net.name: net for net in ends[0]}
         pairs = [pair for net in ends[1] if net.name in before and (pair := net_rates(before[net.name], net, ends[2])) is not None]
         return {"net_rx_bytes_per_s": sum(received for received, _sent in pairs)}
+
+
+def _port_use(old: RdmaPort, new: RdmaPort, ns: int) -> PortUse:
+    rx, tx, in_packets, out_packets = (
+        counter_per_s(getattr(old, name), getattr(new, name), ns) for name in ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets")
+    )
+    return PortUse(
+        new.name, new.is_up, new.link, new.interface, None if rx is None or tx is None else max(rx, tx),
+        None if in_packets is None or out_packets is None else in_packets + out_packets,
+        None if new.rate_mbit is None else new.rate_mbit * 125_000.0,
+    )  # fmt: skip
 
 
 def _nics(board: Board) -> tuple[Nic, ...]:

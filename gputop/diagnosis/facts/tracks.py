@@ -184,7 +184,7 @@ class GpuTrack:
 
     __slots__ = (
         "at_work_ns", "begun_ns", "between", "board", "breaks", "busy", "busy_since_ns", "exact_ns", "free_mhz", "held_ns", "idle_since_ns",
-        "last_ns", "moved", "noted_ns", "pids", "rates", "readings", "rhythm", "stretches", "worked_ns",
+        "last_ns", "linked", "moved", "noted_ns", "pids", "rates", "readings", "rhythm", "stretches", "worked_ns",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -203,6 +203,7 @@ class GpuTrack:
         """(from, until) of idle stretches that followed steady work and reach into the window"""
         self.breaks = Breaks()
         self.moved: deque[tuple[int, int, int]] = deque()  # (t_ns, bytes over PCIe both ways, bytes sent), cumulative
+        self.linked: deque[tuple[int, int]] = deque()  # (t_ns, bytes over NVLink both ways), cumulative
         self.rates: deque[tuple[int, float, float]] = deque(maxlen=LATEST_RATES)
         """(t_ns, bytes per second over PCIe both ways, bytes per second sent), each over 20 ms, if the driver has no counters"""
         self.held_ns = 0  # when a process that is seen here last used it
@@ -315,7 +316,7 @@ class GpuTrack:
             breaks_s=self.breaks.lost_s(oldest_ns), sunk_s=self.breaks.sunk_s(oldest_ns),
             dips_s=self.breaks.dips_s(oldest_ns),
             pauses=(*self.breaks.spans(oldest_ns), *(span for span in self.stretches if span[1] - span[0] >= policy.LOST_NS)),
-            pcie_bytes_per_s=self._pcie(1), pcie_back_bytes_per_s=self._pcie(2),
+            pcie_bytes_per_s=self._pcie(1), pcie_back_bytes_per_s=self._pcie(2), nvlink_bytes_per_s=self._nvlink(),
             worked_ns=self.worked_ns, util_now=self.util_now,
             split=bool(board.values.get("mig_mode")), instance=instance, name=name or str(index),
         )  # fmt: skip
@@ -331,6 +332,11 @@ class GpuTrack:
         rates = [rate[column] for rate in self.rates if rate[0] > self.last_ns - policy.RATES_NS]
         return max(rates[-1], sum(rates) / len(rates)) if rates else None
 
+    def _nvlink(self) -> float | None:
+        if len(self.linked) < 2 or self.linked[-1][0] <= self.linked[0][0]:
+            return None
+        return (self.linked[-1][1] - self.linked[0][1]) * 1e9 / (self.linked[-1][0] - self.linked[0][0])
+
     def _push_moved(self, gpu: GpuBoard, oldest_ns: int) -> None:
         rx, tx = gpu.values.get("pcie_rx_bytes"), gpu.values.get("pcie_tx_bytes")
         read_ns = gpu.read_ns.get("pcie_rx_bytes", 0)
@@ -343,10 +349,21 @@ class GpuTrack:
             self.moved.append((read_ns, rx + sent, sent))
         while len(self.moved) > 2 and self.moved[1][0] <= oldest_ns:
             self.moved.popleft()
+        self._push_linked(gpu, oldest_ns)
         at, told = gpu.read_ns.get("pcie_rx_bytes_per_s", 0), gpu.number("pcie_rx_bytes_per_s")
         if told is not None and (not self.rates or self.rates[-1][0] < at):
             rate = gpu.number("pcie_tx_bytes_per_s") or 0.0
             self.rates.append((at, told + rate, rate))
+
+    def _push_linked(self, gpu: GpuBoard, oldest_ns: int) -> None:
+        both, read_ns = [gpu.values.get(f"nvlink_{way}_bytes") for way in ("rx", "tx")], gpu.read_ns.get("nvlink_rx_bytes", 0)
+        known = [count for count in both if isinstance(count, int)]
+        if len(known) < len(both) or (self.linked and sum(known) < self.linked[-1][1]):
+            self.linked.clear()
+        if len(known) == len(both) and (not self.linked or self.linked[-1][0] < read_ns):
+            self.linked.append((read_ns, sum(known)))
+        while len(self.linked) > 2 and self.linked[1][0] <= oldest_ns:
+            self.linked.popleft()
 
     def _mean(self, column: int) -> float | None:
         """Mean weighted by time; the first reading only opens the window unless it is the only one. None without a reading."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputop.diagnosis.facts import feeders, intensity, waits, wire
+from gputop.diagnosis.facts import feeders, intensity, transport, waits, wire
 from gputop.diagnosis.facts.facts import (
     CpuFacts,
     CudaFacts,
@@ -220,7 +220,7 @@ class Window:
         jobs = intensity.with_kin([_with_cpus(job, helpers.get(job.trainer.pid, {}), takers, family) for job in jobs])
         jobs = [self._alive(job, view, len(gpus)) for job in jobs]
         late_for = {word for job in jobs for proc in (job.trainer, *job.workers) for word in (*proc.kinds, *proc.threads_met)}
-        pressed = any(job.limits.pressed for job in jobs)
+        pressed, wires = any(job.limits.pressed for job in jobs), wire.uses_of(jobs)
         return Facts(
             t_ns=self.t_ns, seconds=seconds, jobs=jobs, host=host, gpus=list(gpus.values()), takers=takers, probed=bool(board.threads),
             switch_share=board.switch_share,
@@ -232,7 +232,7 @@ class Window:
             probes_load="ebpf" in board.sources and board.sources["ebpf"].state == "partial",
             watched_s=(self.t_ns - self._since_ns) / 1e9, wakes=view.woken.by_tid, pids=frozenset(board.infos),
             threads=self._wakes.threads(), main_calls=self._wakes.main_calls(), file_servers=self._file_servers(view),
-            wires=wire.uses_of(jobs), servings=self._servings.now(),
+            wires=wires, ways=transport.ways_of(jobs, wires, host.ports), servings=self._servings.now(),
         )  # fmt: skip
 
     def _file_servers(self, view: _View) -> dict[int, str]:

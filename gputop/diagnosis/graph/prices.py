@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputop.diagnosis.facts import wire
+from gputop.diagnosis.facts import transport, wire
 from gputop.diagnosis.facts.feeders import threads_at_work
 from gputop.diagnosis.graph import gpuside, pausing, stuck
 from gputop.diagnosis.graph.edges import Leaf, LeafTrail
@@ -70,8 +70,10 @@ def _waited_for_wire(walk: Walk) -> float:
 
 
 def _on_wire(walk: Walk) -> Iterator[Price]:
-    """Price of the wire between ranks: as long as their data are on it, they wait."""
-    yield Price(Leaf("wire", "ranks"), _waited_for_wire(walk), _AT_RANKS.__contains__)
+    """Price of the wire between ranks: as long as their data are on it, they wait. It is a fallback's where a faster way lies idle."""
+    waited = _waited_for_wire(walk)
+    fell_back = waited > 0.0 and transport.fallback(walk.job, walk.facts) is not None
+    yield Price(Leaf("wire", "fallback" if fell_back else "ranks"), waited, _AT_RANKS.__contains__)
 
 
 def _other_rank(walk: Walk) -> Iterator[Price]:

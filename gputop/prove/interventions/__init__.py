@@ -39,6 +39,7 @@ NONE = {
     "lock-contention": "to take a lock from its holder is not harmless: gputop stacks shows the holder",
     "output-blocked": "to read a pipe in its reader's place would take what it holds: gputop stacks shows the reader",
     "network-io": "the other end of the network is not gputop's to change",
+    "comm-fallback": "a library chooses its way once, when the ranks start: see the fixes in gputop explain",
     "slow-wire": "the network between ranks is not gputop's to change: see the fixes in gputop explain",
     "worker-respawn": "whether loaders stay is decided when they start: see the fixes in gputop explain",
     "main-thread-preprocessing": "work of the trainer itself cannot be left out while it runs",

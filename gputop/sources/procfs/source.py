@@ -26,7 +26,8 @@ from gputop.sources.procfs.names import NameReader
 from gputop.sources.procfs.process import LOOKS_PER_S, RESTS_AFTER, Process, rests_from
 from gputop.sources.procfs.shared import SharedMemory
 from gputop.sources.procfs.threads import Tick
-from gputop.sources.procfs.wire import Wires
+from gputop.sources.procfs.transport import Transports
+from gputop.sources.procfs.wire import Wires, ranks_of
 from gputop.system.privilege import in_initial_pid_namespace, may_ptrace
 
 GIVEN_MOST = 64  # new pids that are looked at one by one; if there are more, /proc is listed, 0.5 ms per 1,000 processes
@@ -107,6 +108,7 @@ class ProcfsSource:
         self._waited: frozenset[int] = frozenset()  # processes that a trainer may wait for, which never rest; found once a second
         self._locks = Locks(self._proc, self._pool)
         self._wires = Wires(self._proc)
+        self._transports = Transports(root)
         self._delays = self._accounts_delays()
 
     def open(self) -> SourceState:
@@ -156,8 +158,9 @@ class ProcfsSource:
         self._follow(beat, tick)
         self._wake(tick)
         if not self._everyone:
-            trainers = (process for pid in beat.trainers if (process := self._hot.get(pid)) is not None)
-            self._wires.read(beat.t_ns, trainers, self._clients())
+            ranks = ranks_of(process for pid in beat.trainers if (process := self._hot.get(pid)) is not None)
+            self._wires.read(beat.t_ns, ranks, self._clients())
+            self._changed |= {process.pid: process for process in self._transports.read(beat.t_ns, ranks)}
         read = self._read_due(born, tick, frame)
         read += self._revive(tick, frame)
         self._update_late(beat, tick)

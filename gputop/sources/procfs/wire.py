@@ -96,14 +96,12 @@ class Wires:
         self._asked: dict[int, socket.socket | None] = {}  # network namespace -> netlink socket in it; None where it may not be entered
         self._due_ns = self._find_ns = 0
 
-    def read(self, t_ns: int, trainers: Iterable[Process], feeders: Iterable[Process] = ()) -> None:
-        """Read the connections if that is due. Costs nothing where no trainer is a rank, and none has ``feeders`` with connections."""
+    def read(self, t_ns: int, ranks: Iterable[Process], feeders: Iterable[Process] = ()) -> None:
+        """Read the connections of ``ranks``, and of ``feeders``, if that is due."""
         if t_ns < self._due_ns:
             return
         began_ns = time.thread_time_ns()
-        known = {process.pid: process for process in trainers}
-        wanted = known if len(known) > 1 else {pid: one for pid, one in known.items() if _has_peers(one)}
-        wanted = dict(list((wanted | {process.pid: process for process in feeders}).items())[:MOST_READ])
+        wanted = {process.pid: process for process, _ in zip((*ranks, *feeders), range(MOST_READ), strict=False)}
         for pid in self._known.keys() - wanted.keys():
             self._known.pop(pid).process.wire = None
         self._leave(self._asked.keys() - {one.space for one in self._known.values()})
@@ -207,6 +205,12 @@ def interface_of(family: int, key: bytes, names: dict[bytes, str]) -> str:
     own = key[4:8] if family == socket.AF_INET else key[4:20]
     mapped = own[12:] if own.startswith(bytes(10) + b"\xff\xff") and len(own) == 16 else own
     return names.get(mapped) or str(IPv4Address(mapped) if len(mapped) == 4 else IPv6Address(mapped))
+
+
+def ranks_of(trainers: Iterable[Process]) -> list[Process]:
+    """The trainers that may be ranks: all of several, and one alone whose launcher announced others."""
+    known = list(trainers)
+    return known if len(known) > 1 else [one for one in known if _has_peers(one)]
 
 
 def _has_peers(process: Process) -> bool:

@@ -7,5 +7,6 @@ from tests.unit.diagnosis.causes_behind import BEHIND
 from tests.unit.diagnosis.causes_fed import FED
 from tests.unit.diagnosis.causes_gpu import GPU_SIDE
 from tests.unit.diagnosis.causes_handmade import HANDMADE
+from tests.unit.diagnosis.causes_wire import ON_WIRE
 
-ALL = EXPECTED | GPU_SIDE | BEHIND | FED | HANDMADE
+ALL = EXPECTED | GPU_SIDE | BEHIND | FED | HANDMADE | ON_WIRE

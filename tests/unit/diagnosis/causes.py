@@ -347,54 +347,6 @@ def ranks_of_mpi(*systems: float, minflt: int = 0) -> Scene:
     return scene
 
 
-def ranks_on_a_wire(*busy: float) -> Scene:
-    """Ranks on two GPUs, asleep until their library's threads have exchanged gradients; so long each has data on the wire."""
-    scene = Scene()
-    for rank, share in enumerate(busy):
-        pid, env = 100 * (rank + 1), {"RANK": str(rank), "WORLD_SIZE": str(len(busy))}
-        scene.gpus[rank] = {"util_pct": 35.0, "power_w": 250.0, "power_limit_w": 400.0, "pids": [pid]}
-        info = {"uses_cuda": True, "env": env}
-        scene.add(Proc(pid, run=0.1, looks=[AWAIT], info=info, wire=(share, 12.0, 12.0)))
-    return scene
-
-
-def slow_wire() -> Scene:
-    return ranks_on_a_wire(0.5, 0.48)
-
-
-def slow_wire_by_turns() -> Scene:
-    """One sends while the other receives."""
-    return ranks_on_a_wire(0.26, 0.25)
-
-
-def slow_wire_under_a_kernel() -> Scene:
-    """The collective is a kernel that spins on few SMs: the GPUs look busy."""
-    scene = ranks_on_a_wire(0.6, 0.6)
-    for gpu in scene.gpus.values():
-        gpu |= {"util_pct": 99.0, "sm_active_pct": 25.0}
-    return scene
-
-
-def slow_wire_of_one_here() -> Scene:
-    """The other rank is on another host."""
-    return ranks_on_a_wire(0.55, 0.55).drop(200)
-
-
-def upload_beside_a_late_rank() -> Scene:
-    """What one of them sends goes elsewhere, and nothing comes back: rank 1, which computes on the host, is late."""
-    scene = straggling()
-    for pid in (100, 200):
-        scene.procs[pid].wire = (0.8, 80.0, 0.1)
-    return scene
-
-
-def late_rank_on_a_good_wire() -> Scene:
-    scene = straggling()
-    for pid in (100, 200):
-        scene.procs[pid].wire = (0.03, 15.0, 15.0)
-    return scene
-
-
 def spinning_in_a_barrier() -> Scene:
     """Rank 0 waits for rank 1, on a CPU."""
     return ranks_of_mpi(0.4, 0.02)
@@ -521,12 +473,6 @@ EXPECTED: dict[Callable[[], Scene], tuple[str, str]] = {
     straggling_gpu_of_spawned_ranks: ("straggler", "straggler-rank"),
     straggling_gpu: ("straggler", "straggler-rank"),
     spinning_in_a_barrier: ("straggler", "straggler-rank"),
-    slow_wire: ("comm-bound", "slow-wire"),
-    slow_wire_by_turns: ("comm-bound", "slow-wire"),
-    slow_wire_under_a_kernel: ("comm-bound", "slow-wire"),
-    slow_wire_of_one_here: ("comm-bound", "slow-wire"),
-    upload_beside_a_late_rank: ("straggler", "straggler-rank"),
-    late_rank_on_a_good_wire: ("straggler", "straggler-rank"),
     page_faults_are_no_barrier: ("input-bound", "main-thread-preprocessing"),
     feeding_program: ("input-bound", "slow-transform"),
     feeding_program_that_it_feeds: ("input-bound", "too-few-workers"),

@@ -15,15 +15,18 @@ from gputop.model.frame import (
     Frame,
     Gpu,
     GpuProc,
+    Hardware,
     Header,
     Host,
     LaunchRate,
     MainSamples,
+    Nic,
     Preempt,
     Probes,
     ProcInfo,
     ProcSample,
     Psi,
+    RdmaPort,
     SchedThread,
     ThreadCalls,
     ThreadSample,
@@ -90,6 +93,8 @@ class Proc:
     """Of a rank: share of the time in which data are on the wire; MB/s sent and received."""
     arriving: float | None = None
     """Of a feeder: share of the time in which data keep arriving at its connections."""
+    interface: str = "eth0"
+    """The network interface of that."""
 
 
 @dataclass
@@ -124,6 +129,9 @@ class Scene:
     """Other counters of Host, per second."""
     gauges: dict[str, int] = field(default_factory=dict)
     """Fields of Host that count nothing."""
+    ports: dict[str, dict] = field(default_factory=dict)
+    """Name of an RDMA port -> its fields; ``mb_per_s``: what it sends and receives, None: its driver counts packets alone."""
+    nics: list[Nic] = field(default_factory=list)
     probed: bool = False
     sampled: dict[int, tuple[float, float, float, float]] = field(default_factory=dict)
     """pid -> share of the time that its main thread spins in waits, copies and launches; waits per second."""
@@ -212,7 +220,10 @@ class Scene:
         pids, held = values.get("pids", []), values.get("held", {})
         energy = self._add(("energy", index), 1000 * dt * values["power_w"]) if "power_w" in values else None
         plain = {"procs": [GpuProc(pid, mem_bytes=held.get(pid)) for pid in pids]}
-        plain |= {name: value for name, value in values.items() if name not in ("pids", "held")}
+        plain |= {name: value for name, value in values.items() if name not in ("pids", "held", "nvlink_mb_per_s")}
+        if "nvlink_mb_per_s" in values:
+            moved = self._add(("nvlink", index), 1e6 * dt * values["nvlink_mb_per_s"])
+            plain |= {"nvlink_rx_bytes": moved, "nvlink_tx_bytes": moved}
         return Gpu(index, self._t_ns, energy_mj=energy, **plain)
 
     def _info(self, proc: Proc) -> ProcInfo:
@@ -252,7 +263,7 @@ class Scene:
         sent, received = (self._add((proc.pid, name), 1e6 * dt * rate) for name, rate in zip(("sent", "received"), moved, strict=True))
         return {
             "wire_busy_ns": self._add((proc.pid, "wire"), 1e9 * dt * busy), "wire_sent_bytes": sent, "wire_received_bytes": received,
-            "wire_retrans": 0, "wire_rtt_us": 60_000, "wire_interface": "eth0",
+            "wire_retrans": 0, "wire_rtt_us": 60_000, "wire_interface": proc.interface,
         }  # fmt: skip
 
     def _host(self, dt: float) -> Host:
@@ -273,7 +284,18 @@ class Scene:
             for path, values in self.cgroups.items()
         ]  # fmt: skip
         others = {name: self._add(("host", name), rate * dt) for name, rate in self.host.items()}
+        if self.ports:
+            others["rdma"] = [self._port(name, dict(fields), dt) for name, fields in self.ports.items()]
+        if self.nics:
+            others["hardware"] = Hardware(nics=self.nics)
         return Host(self._t_ns, cpus, psi=psi, cgroups=cgroups or None, **others, **self.gauges)
+
+    def _port(self, name: str, fields: dict, dt: float) -> RdmaPort:
+        moved = fields.pop("mb_per_s", 0.0)
+        count = None if moved is None else self._add(("port", name), 1e6 * dt * moved)
+        packets = self._add(("packets", name), dt * fields.pop("packets_per_s", 0.0))
+        plain = {"state": "ACTIVE", "link": "InfiniBand", "rate_mbit": 400_000} | fields
+        return RdmaPort(name, rx_bytes=count, tx_bytes=count, rx_packets=packets, tx_packets=packets, **plain)
 
     def _probes(self, dt: float) -> Probes:
         ns = dt * 1e9
