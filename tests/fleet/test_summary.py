@@ -20,6 +20,7 @@ from gputop.recording.format import HEAD, KIND_SUMMARY, pack_frames, pack_header
 from tests.corpus import runs
 from tests.corpus.accuracy import DATA
 from tests.fleet import nodes
+from tests.unit.diagnosis.causes_wire import fallen_back
 
 
 @cache
@@ -62,6 +63,17 @@ def test_a_summary_says_what_the_node_found() -> None:
     assert [ranks[number].cause for number in range(3)] == ["straggler-rank", "straggler-rank", "main-thread-preprocessing"]
     assert last.incidents[0].end_unix_s is None
     assert last.incidents[0].cause == "straggler-rank"
+
+
+def test_a_rank_has_the_ways_on_which_its_data_move() -> None:
+    scene = fallen_back(shm=1).play(5)
+    told_now = summarize(scene.board, scene.engine)
+    sent = read_summary(payload_of(pack_summary(told_now)))
+    assert [one.ways for one in sent.ranks] == ["TCP by eth0 12 MB/s, shared memory"] * 2
+    foreign = msgspec.structs.replace(told_now.ranks[0], ways="TCP\x1b[2J" + "x" * 999)
+    [rank] = read_summary(payload_of(pack_summary(msgspec.structs.replace(told_now, ranks=[foreign])))).ranks
+    assert "\x1b" not in rank.ways
+    assert len(rank.ways) <= NAME
 
 
 def test_counters_only_grow() -> None:

@@ -12,7 +12,8 @@ import pytest
 from msgspec import structs
 from textual.pilot import Pilot
 
-from gputop.model.frame import FileSystem, Frame, Hardware, Names, Nic
+from gputop.findings.ways import Way
+from gputop.model.frame import FileSystem, Frame, Hardware, Names, Nic, Transport
 from gputop.sources import parse
 from gputop.sources.closeup import process
 from gputop.stream.session import Session
@@ -311,6 +312,26 @@ async def test_whose_a_trainer_is_stands_in_the_stream(make_app: MakeApp, size: 
         assert facts["container"] == "containerd 3f2a3f2a3f2a"
         assert facts["container name"].startswith("not known: needs root: /run/x")
         assert facts["Slurm job"] == "4711.0"
+
+
+async def test_how_a_ranks_data_reach_the_others(make_app: MakeApp) -> None:
+    session = named_session()
+    info = session.board.infos[scene.TRAINER]
+    variables = {"NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "eth0\x1b[2J"}
+    known = Transport("nccl", "2.21.5", devices=["mlx5_0"], variables=variables, configured=["NCCL_IB_DISABLE"])
+    session.board.infos[scene.TRAINER] = structs.replace(info, transport=known)
+    assert session.engine.facts is not None
+    session.engine.facts.ways[scene.TRAINER] = (Way("sockets", "eth0", 12e6), Way("shm"))
+    app = make_app(session)
+    async with app.run_test(size=(160, 60)) as pilot:
+        app.push_screen(DetailsScreen(app.context, scene.TRAINER))
+        await pilot.pause()
+        facts = {line.strip()[:18].strip(): line.strip()[18:].strip() for line in text(app).split("\n")}
+        assert facts["to other ranks"].startswith("TCP by eth0 12 MB/s, shared memory")
+        assert facts["collectives"].startswith("nccl 2.21.5")
+        assert facts["RDMA devices"].startswith("mlx5_0")
+        assert "/etc/nccl.conf" in facts["NCCL_IB_DISABLE"]
+        assert "\x1b" not in text(app)
 
 
 async def test_a_wide_table_has_the_job(make_app: MakeApp) -> None:
