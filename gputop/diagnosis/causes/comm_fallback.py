@@ -1,10 +1,11 @@
-"""comm-fallback: the ranks of a training exchange data by TCP, and a faster way between them lies idle.
+"""comm-fallback: the ranks of a training exchange data by TCP, or through the host's memory, and a faster way between them lies idle.
 
-Costs: each step waits until TCP has carried what InfiniBand, NVLink or shared memory would carry many times faster.
-Seen: row wire x fallback: what would be slow-wire's, where all ranks are on this host and neither NVLink nor shared memory carries their
-data (`facts.transport`), or some are elsewhere and an RDMA port is up, could carry twice as much, and carries a tenth at most.
-Abstains: no NCCL or RCCL is mapped; shared memory or NVLink is in use; the interface is faster than the ports; a port counts neither bytes
-nor packets.
+Costs: each step waits until the slow way has carried what InfiniBand, NVLink or shared memory would carry many times faster.
+Seen: row wire x fallback (`facts.transport`). What would be slow-wire's, where all ranks are on this host and neither NVLink nor shared
+memory carries their data, or some are elsewhere and an RDMA port is up, could carry twice as much, and carries a tenth at most. Or what
+their GPUs' kernels leave unused, where NCCL's shared memory is mapped, PCIe carries data both ways, and NVLink between the GPUs none.
+Abstains: no NCCL or RCCL is mapped; NVLink is in use, or shared memory on a host without it; the interface is faster than the ports; a port
+counts neither bytes nor packets.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     found = fallback(job, facts)
     if found is None:  # it was one in the window before
         return Finding("its ranks send by TCP what a faster way could carry")
+    if found.used is None:
+        return _tell_shared(job, found)
     used, port, transport = found.used, found.port, found.transport
     rate = max(used.sent_bytes_per_s, used.received_bytes_per_s)
-    detail = filled("{} over TCP by {}, {:.0f} MB/s, while {}", _talkers(found), used.interface, rate / 1e6, _idle(found))
-    if transport.version:
-        detail += filled(" ({} {})", transport.library, transport.version)
+    detail = filled("{} over TCP by {}, {:.0f} MB/s, while {}", _talkers(found, used.name), used.interface, rate / 1e6, _idle(found))
+    detail += _version(transport)
     evidence = (
         percent("wire_busy_pct", used.busy, filled("of the time {} had data on the wire that the other end had not yet got", used.name)),
         Evidence("wire_sent_bytes_per_s", round(used.sent_bytes_per_s), "B/s", filled("sent by it to other ranks by {}", used.interface)),
@@ -54,6 +56,23 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     return Finding(detail, evidence, fixes, victims=tuple(sorted(job.ranks.kin or {job.trainer.pid})))
 
 
+def _tell_shared(job: WalkedJob, found: Fallback) -> Finding:
+    transport, rate = found.transport, found.pcie_bytes_per_s or 0.0
+    talk = _talkers(found, job.trainer.role.label)
+    detail = filled("{} through the host's memory, {:.0f} MB/s over PCIe, while {}", talk, rate / 1e6, _idle(found))
+    evidence = (
+        Evidence("pcie_bytes_per_s", round(rate), "B/s", "over PCIe, to its GPUs and back"),
+        Evidence("nvlink_bytes_per_s", 0.0, "B/s", "carried by NVLink between its GPUs"),
+        Evidence("nccl_shm_mappings", float(transport.shm), "", "memory of NCCL that it shares with other ranks (/dev/shm/nccl-*)"),
+    )
+    looks = (_LOG, Fix("See which GPUs may read each other's memory", "nvidia-smi topo -p2p r", look=True))
+    return Finding(detail + _version(transport), evidence, (*_on_one_host(found), *looks), victims=tuple(sorted(job.ranks.kin)))
+
+
+def _version(transport: Transport) -> str:
+    return filled(" ({} {})", transport.library, transport.version) if transport.version else ""
+
+
 def _of_port(port: PortUse) -> tuple[Evidence, ...]:
     carried, line = port.bytes_per_s, port.line_bytes_per_s
     return (
@@ -62,10 +81,10 @@ def _of_port(port: PortUse) -> tuple[Evidence, ...]:
     )
 
 
-def _talkers(found: Fallback) -> str:
-    """Words for the ranks that take the slow way."""
+def _talkers(found: Fallback, name: str) -> str:
+    """Words for the ranks that take the slow way; ``name``: of one of them."""
     if not found.numbers:
-        return filled("{} talks", found.used.name)
+        return filled("{} talks", name)
     if len(found.numbers) == 1:
         return filled("rank {:d} talks", found.numbers[0])
     return filled("ranks {} talk", ranges(found.numbers))
@@ -113,7 +132,7 @@ def _on_one_host(found: Fallback) -> Iterator[Fix]:
             yield _unset(name, transport, "it keeps ranks of one host from each other's memory")
     if transport.variables.get("NCCL_P2P_LEVEL", "") in ("LOC", "0"):
         yield _unset("NCCL_P2P_LEVEL", transport, "it keeps GPUs from each other's memory")
-    if transport.shm_bytes is not None and transport.shm_bytes <= FEW_SHM_BYTES:
+    if found.used is not None and transport.shm_bytes is not None and transport.shm_bytes <= FEW_SHM_BYTES:
         text = filled("Give the container more shared memory than {:.0f} MB, or the host's", transport.shm_bytes / 1e6)
         yield Fix(text, "docker run --ipc=host --shm-size=8g ...")
     yield Fix(

@@ -17,13 +17,14 @@ PACKET_BYTES = 1024  # bytes of a packet, about, where a driver counts packets a
 
 
 class Fallback(Struct, frozen=True):
-    """Ranks that exchange data by TCP although a faster way between them lies idle."""
+    """Ranks that exchange data by TCP, or through the host's memory, although a faster way between them lies idle."""
 
-    used: WireUse  # of the rank that has data on the wire for longest
+    used: WireUse | None  # of the rank that has data on the wire for longest; None: they go through shared memory
     better: str  # the idle way: `RDMA`, `NVLINK` or `SHM`
     transport: Transport  # of that rank, else of the job's
     port: PortUse | None = None  # the idle port, if the way is `RDMA`
     numbers: tuple[int, ...] = ()  # ranks here that do so
+    pcie_bytes_per_s: float | None = None  # over the links of the job's GPUs, if they go through shared memory
 
 
 def ways_of(jobs: Sequence[JobFacts], wires: Mapping[int, WireUse], ports: Sequence[PortUse]) -> dict[int, tuple[Way, ...]]:
@@ -58,23 +59,31 @@ def _rate(port: PortUse) -> float | None:
 
 
 def fallback(job: JobFacts, facts: Facts) -> Fallback | None:
-    """The fallback of a job whose ranks exchange data by TCP; None if no faster way is known to lie idle, or its ranks have no library that
-    could take it."""
-    used = wire.of_job(job, facts.wires)
+    """The fallback of a job whose ranks exchange data by a slow way; None if no faster one is known to lie idle, or its ranks have no
+    library that could take it."""
+    kin = [one for one in facts.jobs if one.trainer.pid in (job.ranks.kin or {job.trainer.pid})]
+    used, infos = wire.of_job(job, facts.wires), {one.trainer.pid: one.trainer.info.transport for one in kin}
+    transport = (infos.get(used.pid) if used is not None else None) or job.trainer.info.transport
+    if transport is None or not transport.library or not has_peers(job):
+        return None
+    numbers = tuple(sorted(one.trainer.role.rank for one in kin if one.trainer.role.rank is not None))
+    shares, better = any(one is not None and one.shm for one in infos.values()), _beside([gpu for one in kin for gpu in one.gpus])
+    if shares:  # TCP carries what is left
+        passes = better == NVLINK and _through_host(job)
+        return Fallback(None, NVLINK, transport, None, numbers, sum(gpu.pcie_bytes_per_s or 0.0 for gpu in job.gpus)) if passes else None
     if used is None:
         return None
-    kin = [one for one in facts.jobs if one.trainer.pid in (job.ranks.kin or {job.trainer.pid})]
-    infos = {one.trainer.pid: one.trainer.info.transport for one in kin}
-    transport = infos.get(used.pid) or job.trainer.info.transport
-    if transport is None or not transport.library:
-        return None
-    numbers = tuple(sorted(one.trainer.role.rank for one in kin if one.trainer.pid in facts.wires and one.trainer.role.rank is not None))
     if 1 < ranks(job) <= len(kin):  # all ranks are here: no card is needed
-        if any(one is not None and one.shm for one in infos.values()):
-            return None  # shared memory is in use, and TCP carries the rest
-        return Fallback(used, better, transport, None, numbers) if (better := _beside([gpu for one in kin for gpu in one.gpus])) else None
+        return Fallback(used, better, transport, None, numbers) if better else None
     port = max(filter(lambda one: _is_idle(one, used, facts), facts.host.ports), key=lambda one: one.line_bytes_per_s or 0.0, default=None)
     return Fallback(used, RDMA, transport, port, numbers) if port is not None else None
+
+
+def _through_host(job: JobFacts) -> bool:
+    """True if the job's GPUs copy gradients' worth of bytes to the host and back, without a late rank to wait for."""
+    moved = [(gpu.pcie_bytes_per_s or 0.0, gpu.pcie_back_bytes_per_s or 0.0) for gpu in job.gpus]
+    both_ways = all(min(back, both - back) >= policy.TENTH * both >= policy.TENTH * policy.BOTH_WAYS_BYTES_PER_S for both, back in moved)
+    return bool(moved) and both_ways and job.ranks.straggler is None
 
 
 def _beside(gpus: Sequence[GpuFacts]) -> str:

@@ -72,8 +72,12 @@ def _waited_for_wire(walk: Walk) -> float:
 def _on_wire(walk: Walk) -> Iterator[Price]:
     """Price of the wire between ranks: as long as their data are on it, they wait. It is a fallback's where a faster way lies idle."""
     waited = _waited_for_wire(walk)
-    fell_back = waited > 0.0 and transport.fallback(walk.job, walk.facts) is not None
-    yield Price(Leaf("wire", "fallback" if fell_back else "ranks"), waited, _AT_RANKS.__contains__)
+    found = transport.fallback(walk.job, walk.facts) if waited > 0.0 or walk.job.gpu_use.waste.get("light") else None
+    if found is not None and found.used is None:
+        light = sum(share for pool, share, _ in walk.parts if pool == "gpu.light")
+        yield Price(Leaf("wire", "fallback"), light - gpuside.launches(walk.job), {"gpu.light"}.__contains__)
+    else:
+        yield Price(Leaf("wire", "ranks" if found is None else "fallback"), waited, _AT_RANKS.__contains__)
 
 
 def _other_rank(walk: Walk) -> Iterator[Price]:

@@ -1,4 +1,4 @@
-"""By what a rank's data may reach the other ranks: its collective library, shared memory, RDMA devices, and the variables that forbid them.
+"""Reads by what a rank's data may reach other ranks: its collective library, shared memory, RDMA devices, and variables that forbid them.
 
 A thread reads the rank's maps, descriptors and environment, one rank at a time: the maps of a trainer take the kernel some milliseconds.
 What was found may change while the library connects its ranks, and hardly ever after that, so a rank is looked at ever more rarely.

@@ -78,6 +78,16 @@ def fallen_back_on_one_host_without_nvlink() -> Scene:
     return fallen_back_on_one_host(None)
 
 
+def through_the_hosts_memory(nvlink_mb_per_s: float = 0.0, pcie_mb_per_s: float = 3000.0) -> Scene:
+    """NCCL may use shared memory, and not NVLink: its kernels spin on few SMs, and nothing goes by TCP."""
+    scene = fallen_back_on_one_host(nvlink_mb_per_s)
+    for proc, gpu in zip(scene.procs.values(), scene.gpus.values(), strict=True):
+        proc.wire = (0.0, 0.0, 0.0)
+        proc.info["transport"] = Transport("nccl", "2.21.5", 8, variables={"NCCL_P2P_DISABLE": "1"})
+        gpu |= {"util_pct": 99.0, "sm_active_pct": 20.0, "pcie_mb_per_s": pcie_mb_per_s}
+    return scene
+
+
 def tcp_beside_nvlink() -> Scene:
     """NVLink carries the exchange of the GPUs here."""
     return fallen_back_on_one_host(900.0)
@@ -140,6 +150,7 @@ ON_WIRE: dict[Callable[[], Scene], tuple[str, str]] = {
     fallen_back_in_a_container: ("comm-bound", "comm-fallback"),
     fallen_back_on_one_host: ("comm-bound", "comm-fallback"),
     fallen_back_on_one_host_without_nvlink: ("comm-bound", "comm-fallback"),
+    through_the_hosts_memory: ("comm-bound", "comm-fallback"),
     tcp_beside_nvlink: ("comm-bound", "slow-wire"),
     tcp_beside_a_card_at_work: ("comm-bound", "slow-wire"),
     tcp_beside_a_card_without_link: ("comm-bound", "slow-wire"),

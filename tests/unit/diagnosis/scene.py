@@ -220,10 +220,11 @@ class Scene:
         pids, held = values.get("pids", []), values.get("held", {})
         energy = self._add(("energy", index), 1000 * dt * values["power_w"]) if "power_w" in values else None
         plain = {"procs": [GpuProc(pid, mem_bytes=held.get(pid)) for pid in pids]}
-        plain |= {name: value for name, value in values.items() if name not in ("pids", "held", "nvlink_mb_per_s")}
-        if "nvlink_mb_per_s" in values:
-            moved = self._add(("nvlink", index), 1e6 * dt * values["nvlink_mb_per_s"])
-            plain |= {"nvlink_rx_bytes": moved, "nvlink_tx_bytes": moved}
+        plain |= {name: value for name, value in values.items() if name not in ("pids", "held", "nvlink_mb_per_s", "pcie_mb_per_s")}
+        for link in ("nvlink", "pcie"):
+            if f"{link}_mb_per_s" in values:
+                moved = self._add((link, index), 1e6 * dt * values[f"{link}_mb_per_s"])
+                plain |= {f"{link}_rx_bytes": moved, f"{link}_tx_bytes": moved}
         return Gpu(index, self._t_ns, energy_mj=energy, **plain)
 
     def _info(self, proc: Proc) -> ProcInfo:

@@ -7,7 +7,7 @@ import pytest
 from gputop.findings.verdict import Verdict
 from gputop.findings.ways import Way, words
 from gputop.model.frame import Nic
-from tests.unit.diagnosis.causes_wire import fallen_back, fallen_back_on_one_host, ranks_on_a_wire
+from tests.unit.diagnosis.causes_wire import fallen_back, fallen_back_on_one_host, ranks_on_a_wire, through_the_hosts_memory
 from tests.unit.diagnosis.scene import Scene
 
 
@@ -54,6 +54,18 @@ def test_on_one_host_shared_memory_and_variables() -> None:
     verdict = told(scene)
     assert commands(verdict)[:2] == ["unset NCCL_P2P_DISABLE", "docker run --ipc=host --shm-size=8g ..."]
     assert "NVLink" in verdict.detail
+
+
+def test_shared_memory_beside_nvlink_at_rest() -> None:
+    verdict = told(through_the_hosts_memory())
+    assert commands(verdict)[0] == "unset NCCL_P2P_DISABLE"
+    assert "6000 MB/s over PCIe" in verdict.detail
+    assert not any("shm-size" in command for command in commands(verdict))
+
+
+@pytest.mark.parametrize("moved", [(500.0, 3000.0), (0.0, 10.0)], ids=["NVLink moves", "PCIe rests"])
+def test_shared_memory_is_no_fallback_where_nvlink_moves_or_nothing_does(moved: tuple[float, float]) -> None:
+    assert through_the_hosts_memory(*moved).play(6).engine.verdict.cause != "comm-fallback"
 
 
 def test_a_faster_network_interface_is_a_fix_too() -> None:
