@@ -226,7 +226,7 @@ class Engine:
         self._orphans.note(board, self.roles, facts.takers, self._incidents)
         self._growths.note(board, facts, self._incidents)
         self._forget_ended(board, facts.jobs)
-        self._worst, self._verdict = max(standing, key=_weight, default=None), None
+        self._worst, self._verdict = _worst_of(standing), None
         awaits = not facts.gpus or bool(self._orphans.known) or any(gpu.loss is not None for gpu in facts.gpus)
         self._settled.note(board.t_ns, parties, shares, standing, awaits=awaits)
 
@@ -457,6 +457,16 @@ def _paced(one: Standing) -> Verdict:
 def _on_gpus(standing: list[Standing]) -> list[Standing]:
     """The standings of jobs with GPUs; all standings if no job has one."""
     return [one for one in standing if one.job.gpus] or standing
+
+
+def _worst_of(standing: list[Standing]) -> Standing | None:
+    """The standing for the verdict. Of jobs that share a GPU, and of which each waits for the other, it is the one that was there first."""
+    worst = max(standing, key=_weight, default=None)
+    if worst is None or worst.cause != "gpu-shared":
+        return worst
+    places = {gpu.place for gpu in worst.job.gpus}
+    alike = [one for one in standing if one.cause == worst.cause and any(gpu.place in places for gpu in one.job.gpus)]
+    return min(alike, key=lambda one: one.job.trainer.info.start_ticks)
 
 
 def _weight(one: Standing) -> tuple[bool, bool, bool, bool, bool, float]:

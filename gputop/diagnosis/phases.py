@@ -270,11 +270,15 @@ class Seen:
         return filled("{} has all the input there is: {} sends it at a pace of its own, by a timer", self.name, sources)
 
     def working_text(self) -> str:
-        """Headline for work without much loss. A shared GPU works for each trainer only a part of the time, so the others are named."""
+        """Headline for work without much loss. A shared GPU works for each trainer only a part of the time, so the others are named; where
+        the driver counts the time of each process, it is the job's own."""
         job = self.job
         if job.lost is None:
             computing = 100 * job.trainer.state.fractions.get("computing", 0.0)
             return filled("{} computes {:.0f}% of the time; no GPU is measured (host side only)", self.name, computing)
+        if any(gpu.neighbours for gpu in job.gpus):
+            share = sum(min(gpu.own or 0.0, gpu.util or 0.0) for gpu in job.gpus) / len(job.gpus)
+            return filled("{} works its GPU {:.0f}% of the time, and lacks none of it", self.name, 100 * share)
         own, working = {gpu.place for gpu in job.gpus}, filled("{:.0f}% of the time", 100 * (1 - job.lost))
         others = [other.trainer for other in self.facts.jobs if other is not job and any(gpu.place in own for gpu in other.gpus)]
         names = joined(", ", (filled("{} ({})", trainer.role.label, trainer.pid) for trainer in others[:MOST_BESIDE]))

@@ -191,7 +191,8 @@ def _worded(one: Standing) -> Verdict:
 
 
 SWITCHED = (
-    "cpu-contention", "affinity", "disk-io", "cgroup-throttle", "memory-pressure", "hung-worker", "straggler-rank", "pause",
+    "cpu-contention", "affinity", "disk-io", "cgroup-throttle", "memory-pressure", "hung-worker", "straggler-rank", "gpu-shared",
+    "pause",
 )  # fmt: skip
 """Causes that `gputop prove` can switch off and on: without a reason in `gputop.prove.interventions.NONE`."""
 
@@ -291,6 +292,8 @@ def _does(one: Standing) -> str:
         return filled("makes no steps yet: {}", starting.loading(job, one.facts))
     if one.cause in ("slow-wire", "comm-fallback"):
         return "waits for data on their way between its ranks"
+    if one.cause == "gpu-shared":
+        return "waits while others' kernels run on its GPU"
     if one.cause == "host-optimizer":
         return "updates on the CPU what its GPU waits for"
     if one.cause == "output-blocked":

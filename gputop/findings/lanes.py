@@ -11,6 +11,6 @@ LANES_OF_CAUSE = {
     "sync-storm": ("sync.p99_ms", "switches.per_s"), "small-kernels": ("gpu.sm_active_pct",), "gpu-throttle": ("gpu.power_w",),
     "undersized-work": ("gpu.sm_active_pct",), "output-blocked": ("offcpu.pct",),
     "slow-wire": ("net.rx_mb_per_s", "rdma.rx_mb_per_s", "offcpu.pct"),
-    "comm-fallback": ("rdma.rx_mb_per_s", "net.rx_mb_per_s", "offcpu.pct"),
+    "comm-fallback": ("rdma.rx_mb_per_s", "net.rx_mb_per_s", "offcpu.pct"), "gpu-shared": ("gpu.sm_active_pct",),
 }  # fmt: skip
 """Cause -> fields of `gputop.model.fields`, the most telling first."""

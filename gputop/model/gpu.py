@@ -44,7 +44,7 @@ class GpuProc(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One process on one GPU (NVML's process lists; utilization: nvmlDeviceGetProcessUtilization)."""
 
     pid: int
-    kind: str = "C"  # ``C`` compute, ``G`` graphics, ``C+G`` both
+    kind: str = "C"  # ``C`` compute, ``G`` graphics, ``M`` a client of MPS; several with ``+``
     mem_bytes: int | None = None
     sm_pct: float | None = None
     mem_pct: float | None = None

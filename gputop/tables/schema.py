@@ -532,7 +532,7 @@ GPU_PROCESS = TableSpec("gpu_process", "each process on each GPU, once a second 
     _owner("gpu", "INTEGER", "index of the GPU", "index"),
     _gauge("pid", "INTEGER", "process"),
     _name("name", "pid", "process"),
-    _gauge("kind", "TEXT", "C compute, G graphics, C+G both"),
+    _gauge("kind", "TEXT", "C compute, G graphics, M a client of MPS; several with +"),
     _gauge("mem_bytes", "INTEGER", "GPU memory in use, bytes"),
     _gauge("sm_pct", "REAL", "SM utilization by it, % (nvmlDeviceGetProcessUtilization)"),
     _gauge("mem_pct", "REAL", "utilization of the memory interface by it, %"),

@@ -139,7 +139,7 @@ def _world(pipe: Any) -> None:
 
 
 def two_trainings(clock: Clock, _: Path) -> None:
-    """Somebody else trains on the same GPU: each gets a half of it. No host is to blame."""
+    """Somebody else trains on the same GPU: each gets a half of it."""
     other = multiprocessing.get_context("fork").Process(target=_fills, args=(Clock(1e9),), daemon=True)
     other.start()
     _fills(clock)
@@ -165,6 +165,6 @@ JOBS = {
     "host-adam": (host_adam, "input-bound/main-thread-preprocessing or transfer-bound/h2d-transfer"),
     "threads": (threads, "input-bound/gil-contention"),
     "environments": (environments, "input-bound/too-few-workers or input-bound/slow-transform"),
-    "two-trainings": (two_trainings, "healthy/none"),
+    "two-trainings": (two_trainings, "wait-heavy/gpu-shared"),
 }
 """Each, and what may be said of it."""

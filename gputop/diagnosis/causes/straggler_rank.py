@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gputop.diagnosis.causes import Finding, Judge, advice, gpu_throttle, percent
+from gputop.diagnosis.causes import Finding, Judge, advice, gpu_shared, gpu_throttle, percent
 from gputop.diagnosis.causes.cpu_contention import culprits
+from gputop.diagnosis.facts import gpushares
 from gputop.diagnosis.facts.capacity import capacity
 from gputop.diagnosis.facts.facts import Taker
 from gputop.diagnosis.facts.intensity import slowed_by, used
@@ -42,7 +43,9 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
         detail += filled("; {} took {:.1f} CPUs in that time", joined(", ", names_of(takers)), sum(taker.cores for taker in takers))
         fixes = (*shell.fixes(takers, slow.info, own.limits.cgroup_version, facts.host.autogroup), *fixes)
     culprit = Culprit(slow.pid, slow.role.label.partition(" rank")[0], round(slow.cpu_s, 3))
-    return Finding(detail, evidence, fixes, (culprit, *blame(takers, facts.seconds)), tuple(other.trainer.pid for other in waiting))
+    others = [one for gpu, _ in gpushares.shared(own)[:1] for one in gpu_shared.culprits(gpu)]
+    blamed = (culprit, *others, *blame(takers, facts.seconds))
+    return Finding(detail, evidence, fixes, blamed, tuple(other.trainer.pid for other in waiting))
 
 
 def _tell_of_absent(job: WalkedJob, facts: WalkedFacts) -> Finding:
@@ -114,6 +117,8 @@ def _late_gpu(own: WalkedJob, waiting: list[WalkedJob], facts: WalkedFacts) -> _
         percent("straggler_used_pct", used(own), filled("of GPU {} is used by kernels of {}", own.gpus[0].name, label)),
         *(percent("peer_used_pct", used(other), filled("the same for {}", other.trainer.role.label)) for other in waiting[:PEERS]),
     )
+    if taken := gpushares.shared(own):
+        return filled("{}; {}", detail, gpu_shared.held(taken[0][0])), evidence, tuple(gpu_shared.fixes(taken[0][0], own, facts))
     slowed = [gpu for gpu in own.gpus if slowed_by(gpu)]
     if slowed:
         return filled("{}; {}", detail, joined(", ", map(gpu_throttle.held, slowed))), evidence, gpu_throttle.fixes(slowed[0])

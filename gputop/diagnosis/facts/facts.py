@@ -22,6 +22,16 @@ from gputop.model.frame import MigInstance, Nic, ProcInfo, ReadLimit, link_bytes
 from gputop.model.serving import ServingNow
 
 
+class Neighbour(Struct, frozen=True):
+    """A process outside a job whose kernels run on the job's GPU."""
+
+    pid: int
+    name: str
+    share: float  # of the time in which its kernels ran there
+    user: str = ""  # empty if unknown, or the job's own
+    by_mps: bool = False  # its kernels run beside the job's (MPS), and not in turn with them
+
+
 class GpuFacts(Struct, frozen=True):
     """One GPU, or one GPU instance of MIG, over the window."""
 
@@ -45,6 +55,10 @@ class GpuFacts(Struct, frozen=True):
     pcie_width: float | None = None
     pcie_width_max: float | None = None
     pids: frozenset[int] = frozenset()
+    ran: dict[int, float] = field(default_factory=dict)
+    """Pid -> share of the time in which its kernels ran, by the driver's samples of each process; empty where it gives none (MIG)."""
+    own: float | None = None  # of `ran`, what the job's own processes ran; None for a GPU that is looked at without a job
+    neighbours: tuple[Neighbour, ...] = ()  # others' processes with kernels here, most first
     stretch_s: float = 0.0  # longest idle stretch that reaches into the window and followed steady work
     breaks_s: float = 0.0  # work lost in `pauses.Breaks` in the window
     sunk_s: float = 0.0  # work lost in breaks with little work for a while
@@ -277,8 +291,8 @@ class GpuUseFacts(Struct, frozen=True):
     """Share of the window that may be such turns, too: readings are means, and the reason for the main thread's sleep or spin is
     unknown."""
     waste: dict[str, float] = field(default_factory=dict)
-    """Share of the window in which its GPUs were busy without progress: ``light`` (few SMs), ``slowed`` (clocks), ``peer`` (waiting in a
-    collective)."""
+    """Share of the window in which its GPUs were busy without progress: ``light`` (few SMs), ``slowed`` (clocks), ``shared`` (for
+    others, while its own kernels waited), ``peer`` (waiting in a collective)."""
 
 
 class PauseFacts(Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 ``light``   kernels that use few SMs: by GPM's SM activity, else by power
 ``slowed``  clocks held down by heat, a power brake, a lowered power limit or a user's setting
+``shared``  kernels of others, for which those of the job waited
 ``peer``    spinning in a collective until a slower rank arrives
 """
 
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from gputop.diagnosis.facts.facts import GpuFacts, JobFacts
 from gputop.diagnosis.facts.feeders import threads_at_work
+from gputop.diagnosis.facts.gpushares import lost_to_others
 from gputop.diagnosis.facts.proc import blocked_on
 from gputop.diagnosis.facts.stepclock import from_calls
 from gputop.findings import policy
@@ -48,9 +50,17 @@ def with_waste(jobs: list[_Job]) -> list[_Job]:
 
 
 def _wasted(job: JobFacts) -> dict[str, float]:
-    shares = [_waste(gpu) for gpu in job.gpus]
-    found = {kind: sum(part for name, part in shares if name == kind) / max(1, len(shares)) for kind in ("light", "slowed")}
+    shares = [part for gpu in job.gpus for part in _parts(job, gpu)]
+    found = {kind: sum(part for name, part in shares if name == kind) / max(1, len(job.gpus)) for kind in ("light", "slowed", "shared")}
     return {kind: share for kind, share in found.items() if share > 0.0}
+
+
+def _parts(job: JobFacts, gpu: GpuFacts) -> list[tuple[str, float]]:
+    """The waste of one of a job's GPUs. SM activity and power of a shared one are not the job's own: only clocks slow both alike."""
+    theirs, (kind, waste) = lost_to_others(job, gpu), _waste(gpu)
+    if theirs < policy.LITTLE:
+        return [(kind, waste)]
+    return [("shared", theirs), *([(kind, waste * (gpu.own or 0.0))] if kind == "slowed" else [])]
 
 
 def _waste(gpu: GpuFacts) -> tuple[str, float]:

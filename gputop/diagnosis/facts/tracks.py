@@ -184,7 +184,7 @@ class GpuTrack:
 
     __slots__ = (
         "at_work_ns", "begun_ns", "between", "board", "breaks", "busy", "busy_since_ns", "exact_ns", "free_mhz", "held_ns", "idle_since_ns",
-        "last_ns", "linked", "moved", "noted_ns", "pids", "rates", "readings", "rhythm", "stretches", "worked_ns",
+        "last_ns", "linked", "listed", "moved", "noted_ns", "pids", "rates", "readings", "rhythm", "stretches", "worked_ns",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -206,6 +206,7 @@ class GpuTrack:
         self.linked: deque[tuple[int, int]] = deque()  # (t_ns, bytes over NVLink both ways), cumulative
         self.rates: deque[tuple[int, float, float]] = deque(maxlen=LATEST_RATES)
         """(t_ns, bytes per second over PCIe both ways, bytes per second sent), each over 20 ms, if the driver has no counters"""
+        self.listed: deque[tuple[int, dict[int, float]]] = deque()  # (t_ns, pid -> per cent of the time in which its kernels ran)
         self.held_ns = 0  # when a process that is seen here last used it
         self.worked_ns = 0
         self.board: GpuBoard | None = None
@@ -256,6 +257,7 @@ class GpuTrack:
             activity = None if sm_active is None else sm_active / 100
             self.readings.append((t_ns, util / 100, activity, power, mask if isinstance(mask, int) else 0))
         self._push_moved(gpu, oldest_ns)
+        self._push_listed(gpu, oldest_ns)
         while len(self.readings) > 1 and self.readings[1][0] <= oldest_ns:
             self.readings.popleft()
         while self.busy and self.busy[0][0] <= oldest_ns - policy.STEADY_NS:
@@ -291,9 +293,12 @@ class GpuTrack:
         return again or 0 < self.at_work_ns <= t_ns - policy.STEADY_NS
 
     def shares(self) -> tuple[float, ...]:
-        """Means over the window: utilization, SM activity, power as a share of its limit; 0 where one is not read."""
+        """Means over the window: utilization, SM activity, power as a share of its limit, the time of the process that ran most, that of all
+        others; 0 where one is not read."""
         limit_w = (self.board.number("power_limit_w") if self.board is not None else None) or math.inf
-        return self._mean(1) or 0.0, self._mean(2) or 0.0, (self._mean(3) or 0.0) / limit_w
+        ran = sorted(self._ran().values())
+        most, all_others = (ran[-1], sum(ran[:-1])) if ran else (0.0, 0.0)
+        return self._mean(1) or 0.0, self._mean(2) or 0.0, (self._mean(3) or 0.0) / limit_w, most, all_others
 
     def _stretch_s(self, oldest_ns: int) -> float:
         while self.stretches and self.stretches[0][1] <= oldest_ns:
@@ -310,7 +315,8 @@ class GpuTrack:
         facts = GpuFacts(
             index, self._mean(1) if fresh else None, self._mean(2), self._mean(3),
             **{name: number(name) for name in _STANDING}, throttle_mask=self._mask(), pids=self.pids,
-            loss=loss_of(board, self.last_ns), unmeasurable="util_pct" in board.missing and "gr_active_pct" not in board.values,
+            ran=self._ran(), neighbours=(), loss=loss_of(board, self.last_ns),
+            unmeasurable="util_pct" in board.missing and "gr_active_pct" not in board.values,
             stretch_s=self._stretch_s(oldest_ns), idle_s=idle_ns / 1e9,
             makes_steps=self._makes_steps(self.last_ns),
             breaks_s=self.breaks.lost_s(oldest_ns), sunk_s=self.breaks.sunk_s(oldest_ns),
@@ -364,6 +370,21 @@ class GpuTrack:
             self.linked.append((read_ns, sum(known)))
         while len(self.linked) > 2 and self.linked[1][0] <= oldest_ns:
             self.linked.popleft()
+
+    def _push_listed(self, gpu: GpuBoard, oldest_ns: int) -> None:
+        read_ns = gpu.read_ns.get("procs", 0)
+        if not self.listed or self.listed[-1][0] < read_ns:
+            self.listed.append((read_ns, {proc.pid: proc.sm_pct for proc in gpu.procs if proc.sm_pct is not None and "C" in proc.kind}))
+        while self.listed and self.listed[0][0] <= oldest_ns:
+            self.listed.popleft()
+
+    def _ran(self) -> dict[int, float]:
+        """The value of `GpuFacts.ran`. A list of a process's first second has no sample of it yet, and counts as one without work."""
+        found: dict[int, float] = {}
+        for _, listed in self.listed:
+            for pid, pct in listed.items():
+                found[pid] = found.get(pid, 0.0) + pct / 100 / len(self.listed)
+        return found
 
     def _mean(self, column: int) -> float | None:
         """Mean weighted by time; the first reading only opens the window unless it is the only one. None without a reading."""

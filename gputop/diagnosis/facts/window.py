@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from gputop.diagnosis.facts import feeders, intensity, transport, waits, wire
+from gputop.diagnosis.facts import feeders, gpushares, intensity, transport, waits, wire
 from gputop.diagnosis.facts.facts import (
     CpuFacts,
     CudaFacts,
@@ -218,7 +218,7 @@ class Window:
         jobs = [self._with_members(job, board, others) for job in jobs]
         family = {one.pid: job.trainer.pid for job in jobs for one in job.members} | _family(jobs, starters) | fed
         jobs = intensity.with_kin([_with_cpus(job, helpers.get(job.trainer.pid, {}), takers, family) for job in jobs])
-        jobs = [self._alive(job, view, len(gpus)) for job in jobs]
+        jobs = gpushares.with_neighbours([self._alive(job, view, len(gpus)) for job in jobs], board, family)
         late_for = {word for job in jobs for proc in (job.trainer, *job.workers) for word in (*proc.kinds, *proc.threads_met)}
         pressed, wires = any(job.limits.pressed for job in jobs), wire.uses_of(jobs)
         return Facts(

@@ -8,8 +8,9 @@ from msgspec import Struct
 
 from gputop.diagnosis.facts import waits
 from gputop.diagnosis.facts.capacity import capacity
-from gputop.diagnosis.facts.facts import OutputReader
+from gputop.diagnosis.facts.facts import GpuFacts, OutputReader
 from gputop.diagnosis.facts.feeders import started
+from gputop.diagnosis.facts.gpushares import taken
 from gputop.diagnosis.facts.intensity import slowed_by
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.graph.edges import READY, RUN, WORKERS, Hop, Leaf, LeafTrail, Trail
@@ -86,15 +87,21 @@ def _to_slow_rank(job: WalkedJob, facts: WalkedFacts, culprits: Sequence[Culprit
 
 def _of_gpu(job: WalkedJob, kind: str) -> tuple[PathStep, ...]:
     """The path of a GPU's waste: one step."""
-    gpu = max(job.gpus, key=lambda one: one.lost or 0.0)
+    gpu = max(job.gpus, key=lambda one: taken(one) if kind == "shared" else one.lost or 0.0)
     share = job.gpu_use.turns if kind == "turns" else job.gpu_use.waste.get("peer" if kind == "wire" else kind, 0.0)
     state, on, measured = {
         "light": ("light", "", gpu.sm_active is not None),
         "slowed": ("slowed", "", True),
+        "shared": ("waits", _neighbour(gpu), True),
         "turns": ("waits", "another GPU of the same process", True),
         "wire": ("waits", _FOR["wire"], True),
     }.get(kind, ("waits", "a slower rank", False))
     return (PathStep(None, f"GPU {gpu.name}", round(share, 4), state, on, measured),)
+
+
+def _neighbour(gpu: GpuFacts) -> str:
+    """Words for the process that runs most on a GPU besides the job's own."""
+    return f"kernels of {who(gpu.neighbours[0].pid, gpu.neighbours[0].name)}" if gpu.neighbours else "others' kernels"
 
 
 def _in_calls(job: WalkedJob, resource: str, trail: Trail) -> PathStep:

@@ -1,4 +1,5 @@
-"""Change: culprits, with their descendants, are stopped for a second at a time (SIGSTOP; cpu-contention, disk-io, straggler-rank).
+"""Change: culprits, with their descendants, are stopped for a second at a time (SIGSTOP; cpu-contention, disk-io,
+straggler-rank, gpu-shared).
 Only where the user allowed it (`gputop prove --stop`).
 
 May be kept: no.
@@ -28,4 +29,4 @@ def _make(case: Case, scene: Scene) -> Plan | Refusal | None:
     return scene.planned(Plan(NAME, says, tuple(Change("state", STOPPED, one) for one in scene.culprits), False, PULSE_S))
 
 
-INTERVENTION = Intervention(NAME, ("cpu-contention", "disk-io", "straggler-rank"), _make)
+INTERVENTION = Intervention(NAME, ("cpu-contention", "disk-io", "straggler-rank", "gpu-shared"), _make)

@@ -24,8 +24,8 @@ _ASK_AGAIN_NS = 60 * SECOND_NS  # ns until a refused list is asked for again
 _ROOM = 64  # rows of the first buffer
 _MOST_ROWS = 1 << 16  # a driver that has more to list is not believed
 _MOST_PID = 1 << 22  # PID_MAX_LIMIT of 64-bit kernels
-_LISTS = (("Compute", "C", ""), ("MPSCompute", "C", "mps"), ("Graphics", "G", "graphics"))
-"""NVML's name of the list, the kind of its processes (an MPS client computes), and their name in the reason if the list is refused."""
+_LISTS = (("Compute", "C", ""), ("MPSCompute", "C+M", "mps"), ("Graphics", "G", "graphics"))
+"""NVML's name of the list, the kinds of its processes (an MPS client computes), and their name in the reason if the list is refused."""
 
 
 class _InfoV1(Structure):
@@ -98,10 +98,10 @@ def _proc(pid: int, instance: int | None, row: _ProcessMemory, used: dict[int, S
 class _List:
     """nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses, into a kept buffer."""
 
-    __slots__ = ("_buffer", "_count", "_device", "_function", "_kind", "_layouts", "_mig", "_silent_until_ns", "part", "reason")
+    __slots__ = ("_buffer", "_count", "_device", "_function", "_kinds", "_layouts", "_mig", "_silent_until_ns", "part", "reason")
 
-    def __init__(self, device: Device, name: str, kind: str, part: str) -> None:
-        self._device, self._kind = device, kind
+    def __init__(self, device: Device, name: str, kinds: str, part: str) -> None:
+        self._device, self._kinds = device, kinds.split("+")
         self.part = part  # the processes' name in the reason; empty for the main list, without which there is no list at all
         self.reason = ""  # why they cannot be listed
         self._silent_until_ns = 0
@@ -128,7 +128,7 @@ class _List:
         for info in self._listed():
             instance = getattr(info, "gpu_instance", _NO_INSTANCE)
             row = rows.setdefault((info.pid, None if instance == _NO_INSTANCE else instance), _ProcessMemory(set(), None))
-            row.kinds.add(self._kind)
+            row.kinds.update(self._kinds)
             mem_bytes = _checked("mem_bytes", info.mem_bytes, missing, lambda held: part_of(self._device.mem_bytes, held))
             if mem_bytes is not None:
                 row.mem_bytes = max(row.mem_bytes or 0, mem_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gputop.model.frame import ThreadInfo
-from tests.unit.diagnosis.causes import alone
+from tests.unit.diagnosis.causes import alone, starved
 from tests.unit.diagnosis.scene import EPOLL, ON_CPU, QUEUE, READ, SLEEP, TURN, Proc, Scene, training
 
 
@@ -297,6 +297,41 @@ def capped_gpu() -> Scene:
     return alone(98.0, 0.05, [SLEEP], throttle_mask=0x4, power_w=390.0, **clocks)
 
 
+def beside_a_neighbour(own: float, theirs: float, util: float = 99.0, **neighbour: object) -> Scene:
+    """A trainer with work for all of its GPU's time, and another person's process there: for each the per cent that its kernels ran."""
+    scene = alone(util, 0.05, [SLEEP], sm_active_pct=90.0, pids=[100, 900], ran={100: own, 900: theirs}).drop(101, 102)
+    info = {"uses_cuda": True, "libs": [], "user": "bob"}
+    return scene.add(Proc(900, comm="whisper-cli", cmdline=["/usr/bin/whisper-cli"], run=0.1, looks=[SLEEP], info=info, **neighbour))
+
+
+def gpu_by_turns() -> Scene:
+    return beside_a_neighbour(50.0, 49.0)
+
+
+def gpu_taken_at_times() -> Scene:
+    """The neighbour has work for a quarter of the time only."""
+    return beside_a_neighbour(74.0, 25.0)
+
+
+def gpu_under_mps() -> Scene:
+    """Kernels of both run at once: their shares add up to more than the time."""
+    scene = beside_a_neighbour(95.0, 90.0)
+    scene.gpus[0] |= {"kinds": {100: "C+M", 900: "C+M"}, "pids": [100, 800, 900]}
+    return scene.add(Proc(800, comm="nvidia-cuda-mps", cmdline=["nvidia-cuda-mps-server"], info={"uses_cuda": True, "libs": []}))
+
+
+def gpu_between_two_trainings() -> Scene:
+    scene = gpu_by_turns().drop(900)
+    return scene.add(Proc(900, cmdline=["python", "sweep.py"], run=0.05, looks=[SLEEP], info={"uses_cuda": True}))
+
+
+def waiting_beside_a_neighbour() -> Scene:
+    """Workers are late, and the neighbour uses the time: it takes nothing that the job had work for."""
+    scene = starved(99.0, 2, run=0.95, looks=[ON_CPU])
+    scene.gpus[0] |= {"pids": [100, 900], "ran": {100: 22.0, 900: 77.0}, "sm_active_pct": 90.0}
+    return scene.add(Proc(900, comm="whisper-cli", cmdline=["/usr/bin/whisper-cli"], run=0.1, looks=[SLEEP], info={"libs": []}))
+
+
 GPU_SIDE: dict[Callable[[], Scene], tuple[str, str]] = {
     transfer: ("transfer-bound", "h2d-transfer"),
     transfer_over_a_narrow_link: ("transfer-bound", "h2d-transfer"),
@@ -340,4 +375,8 @@ GPU_SIDE: dict[Callable[[], Scene], tuple[str, str]] = {
     hot_gpu: ("compute-bound", "gpu-throttle"),
     gpu_with_set_clocks: ("compute-bound", "gpu-throttle"),
     capped_gpu: ("compute-bound", "gpu-throttle"),
+    gpu_by_turns: ("wait-heavy", "gpu-shared"),
+    gpu_taken_at_times: ("wait-heavy", "gpu-shared"),
+    gpu_under_mps: ("wait-heavy", "gpu-shared"),
+    gpu_between_two_trainings: ("wait-heavy", "gpu-shared"),
 }

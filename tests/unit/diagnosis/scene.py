@@ -219,8 +219,10 @@ class Scene:
     def _gpu(self, index: int, values: dict, dt: float) -> Gpu:
         pids, held = values.get("pids", []), values.get("held", {})
         energy = self._add(("energy", index), 1000 * dt * values["power_w"]) if "power_w" in values else None
-        plain = {"procs": [GpuProc(pid, mem_bytes=held.get(pid)) for pid in pids]}
-        plain |= {name: value for name, value in values.items() if name not in ("pids", "held", "nvlink_mb_per_s", "pcie_mb_per_s")}
+        ran, kinds = values.get("ran", {}), values.get("kinds", {})
+        plain = {"procs": [GpuProc(pid, kinds.get(pid, "C"), mem_bytes=held.get(pid), sm_pct=ran.get(pid)) for pid in pids]}
+        own = ("pids", "held", "ran", "kinds", "nvlink_mb_per_s", "pcie_mb_per_s")
+        plain |= {name: value for name, value in values.items() if name not in own}
         for link in ("nvlink", "pcie"):
             if f"{link}_mb_per_s" in values:
                 moved = self._add((link, index), 1e6 * dt * values[f"{link}_mb_per_s"])

@@ -1,8 +1,7 @@
 """Two jobs of two people share one GPU by turns: a native trainer whose data lies on the device, and from some moment on a transcriber.
 
-Truth: healthy. Each of them keeps a step under way and waits for nothing but the GPU, which is never without work (lost: 0.03); the
-trainer's steps are half as many since the other one came, because the GPU is shared, not because a host thread is late. Nobody is to blame:
-there is one GPU for two, and both get what they can.
+Truth: each of them keeps a step under way and waits for nothing but the GPU, which is never without work; the trainer's steps are half as
+many since the other one came, because the GPU is shared, not because a host thread is late.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from functools import partial
 from tests.workloads import native
 from tests.workloads.loop import Trainer
 from tests.workloads.runner import Running
-from tests.workloads.scenario import HEALTHY, Scenario
+from tests.workloads.scenario import Label, Scenario
 
 _LLMC = """
 int main(void) {
@@ -49,9 +48,11 @@ def train(_trainer: Trainer) -> None:
 
 @contextmanager
 def disturb(running: Running) -> Iterator[None]:
-    with running.child([str(running.folder / "whisper-cli"), "-m", "large-v3.bin", "-f", "archive/*.flac"]):
+    with running.child([str(running.folder / "whisper-cli"), "-m", "large-v3.bin", "-f", "archive/*.flac"]) as other:
+        running.blame(other.pid, "whisper-cli")
         yield
+        running.account()
 
 
 prepare = partial(native.built, train_gpt3=_LLMC, **{"whisper-cli": _WHISPER})
-SCENARIO = Scenario(HEALTHY, train, disturb, prepare, needs=native.missing)
+SCENARIO = Scenario(Label("wait-heavy", "gpu-shared", frozenset({"whisper-cli"})), train, disturb, prepare, needs=native.missing)
