@@ -25,12 +25,14 @@ def find_slowest(ranks: Sequence[RankPace]) -> int | None:
     """Index of the rank that the others wait for, or None.
 
     Either its GPU idles while the others' spin, or the others sleep while it does not; or all are busy, and its GPU is the one that really
-    works; or the others' GPUs idle and it works on, while they sleep in a collective on the host (gloo).
+    works; or the others' GPUs idle, while they sleep in a collective on the host (gloo), and it works on or sleeps elsewhere.
     """
     if len(ranks) < 2:
         return None
-    own_delay = () if all_are_late(ranks) else ((_own_delay,),)
-    for measures in (*own_delay, (_used,), (_awaited, _busy)):
+    all_late = all_are_late(ranks)
+    own_delay = () if all_late else ((_own_delay,),)
+    elsewhere = () if all_late and max(map(_own_delay, ranks)) >= policy.FIFTH else ((_awaited, _elsewhere),)
+    for measures in (*own_delay, (_used,), (_awaited, _busy), *elsewhere):
         found = [_far_ahead(ranks, measure) for measure in measures]
         if found[0] is not None and all(one == found[0] for one in found):
             return found[0]
@@ -51,6 +53,20 @@ def waited_share(rank: RankPace, slowest: RankPace) -> float:
     if later < policy.FIFTH and rank.used is not None and slowest.used:
         later = (1.0 - rank.idle) * (1.0 - rank.used / slowest.used)
     return max(0.0, min(1.0 - rank.idle, later))
+
+
+def waited_on_wire(busy: Sequence[float], waited: float) -> float:
+    """Share of the window, at most ``waited``, in which ranks waited for the wire between them; ``busy``: share in which each rank had data
+    on it, the busiest first.
+
+    Where data are on the wire for half of the waits, the rest of these is the exchange, too: one of the next piece, or what is added up.
+    """
+    if not busy or waited <= 0.0:
+        return 0.0
+    by_turns = sum(busy[: policy.SEVERAL])  # the other end sends while this one receives
+    if busy[0] >= policy.HALF * waited or by_turns >= policy.MOST * waited:
+        return waited
+    return busy[0] if busy[0] >= policy.FIFTH else 0.0
 
 
 def _far_ahead(ranks: Sequence[RankPace], measure: Callable[[RankPace], float | None]) -> int | None:
@@ -76,3 +92,8 @@ def _awaited(rank: RankPace) -> float | None:
 
 def _busy(rank: RankPace) -> float:
     return 1.0 - rank.idle
+
+
+def _elsewhere(rank: RankPace) -> float | None:
+    """Share in which its GPU idled and it was not asleep at other ranks, though asleep perhaps: by a timer, at a disk."""
+    return None if rank.awaited is None else rank.awaited - _busy(rank)

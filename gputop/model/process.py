@@ -165,6 +165,9 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     wire_arriving_ns: int | None = None
     """For so long data kept arriving at one of its TCP connections, in large segments, since it was first read; twice a second, with the
     other fields ``wire_``, of a trainer with other ranks and of a process that feeds a trainer."""
+    wire_own: str | None = None
+    """Own address and port of the busiest connection, ``10.0.0.1:29500``: its two ends, on two hosts, are paired by these."""
+    wire_peer: str | None = None  # address and port of its other end
 
 
 class Met(msgspec.Struct, frozen=True, array_like=True, gc=False):

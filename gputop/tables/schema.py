@@ -214,6 +214,8 @@ PROC = TableSpec("proc", "each process in each tick in which it was read (/proc/
     _gauge("wire_rtt_us", "INTEGER", "of a rank: smoothed round trip of its busiest TCP connection, microseconds"),
     _gauge("wire_interface", "TEXT", "of a rank: the network interface of that connection"),
     _seconds("wire_arriving_s", "wire_arriving_ns", "of a rank or a feeder: data kept arriving at one of its TCP connections"),
+    _gauge("wire_own", "TEXT", "of a rank: own address and port of that connection"),
+    _gauge("wire_peer", "TEXT", "of a rank: address and port of that connection's other end"),
     _gauge("threads", "INTEGER", "number of threads", "num_threads"),
     _count("minflt", "minor page faults"),
     _count("majflt", "major page faults"),

@@ -7,12 +7,14 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 from gputop.findings.verdict import GPU_LOST, OWN_CAUSES, Fix, PathStep
 from gputop.model.frame import Frame, Header, SourceState
 from gputop.recording import columns
+from gputop.stream.following import Following
 from tests.corpus import accuracy, calm, runs, split
 from tests.corpus.judging import SAID, SURE, Outcome
 from tests.device.labels import KEPT
@@ -82,6 +84,19 @@ def test_each_cause_has_a_workload() -> None:
     labels = [scenario.load(name).label for name in scenario.names()]
     without = {*OWN_CAUSES} - {label.cause for label in labels} - {label.beside for label in labels}
     assert without == {GPU_LOST, "unexplained"}, "write one that really has the problem: CONTRIBUTING.md, A workload"
+
+
+@pytest.mark.parametrize(("name", "size_bytes", "ranks"), [("slow-wire-gradients", 2 << 20, 2), ("healthy-gloo-ranks", 512 << 10, 3)])
+def test_what_gloo_sends_in_a_step_is_seen_from_outside(name: str, size_bytes: int, ranks: int) -> None:
+    """A ring sends each rank's part round twice, but for its own: 2 (n - 1) / n of what is summed."""
+    following, found = Following(), list[float]()
+    for _ in following.through(runs.load(accuracy.DATA / f"{name}.xz").items("eBPF")):
+        facts = following.engine.facts
+        for one in following.engine.standing.values() if facts is not None and facts.seconds >= 2.0 else ():
+            used, step = facts.wires.get(one.job.trainer.pid), one.job.step
+            if used is not None and step is not None and step.per_s:
+                found.append(used.sent_bytes_per_s / step.per_s)
+    assert median(found) == pytest.approx(2 * (ranks - 1) / ranks * size_bytes, rel=0.1)
 
 
 def test_symptom_and_cause_must_both_be_right() -> None:

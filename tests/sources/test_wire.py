@@ -24,7 +24,7 @@ from tests.sources.test_procfs_real import live as live
 PIECE = bytes(1 << 20)
 RANK = """
 import os, socket, sys, time
-rank, pause_s = int(sys.argv[1]), float(sys.argv[2])
+rank, pause_s, unread_s = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
 if rank:
     deadline = time.monotonic() + 60
     while True:
@@ -47,6 +47,7 @@ while True:
     if rank:
         time.sleep(pause_s)
         peer.sendall(piece)
+        time.sleep(unread_s)
         receive()
     else:
         receive()
@@ -55,9 +56,11 @@ while True:
 
 
 @contextmanager
-def ranks(shaping: str, pause_s: float) -> Iterator[list[int]]:
-    """Pids of two processes that exchange 256 KiB again and again, in a namespace whose loopback is shaped by ``tc``."""
-    start = f"ip link set lo up && {shaping} {{ {sys.executable} -c '{RANK}' 0 0 & exec {sys.executable} -c '{RANK}' 1 {pause_s}; }}"
+def ranks(shaping: str, pause_s: float, unread_s: float = 0.0) -> Iterator[list[int]]:
+    """Pids of two processes that exchange 256 KiB again and again, in a namespace whose loopback is shaped by ``tc``. The second one pauses
+    before it sends, and does not read for ``unread_s`` after that."""
+    one, two = (f"{sys.executable} -c '{RANK}' {rank}" for rank in range(2))
+    start = f"ip link set lo up && {shaping} {{ {one} 0 0 & exec {two} {pause_s} {unread_s}; }}"
     with subprocess.Popen(["unshare", "--net", "sh", "-c", start], stdout=subprocess.PIPE, text=True, start_new_session=True) as shell:
         try:
             assert shell.stdout is not None
@@ -101,6 +104,50 @@ def test_a_slow_wire_is_busy_and_one_behind_a_late_rank_is_not(live: Live) -> No
         assert (new.wire_sent_bytes or 0) - (old.wire_sent_bytes or 0) >= 1 << 18
         assert (new.wire_received_bytes or 0) - (old.wire_received_bytes or 0) >= 1 << 18
     assert min(found[pid].wire_rtt_us or 0 for pid in here) > max(found[pid].wire_rtt_us or 0 for pid in late)
+
+
+def test_what_a_late_peer_acknowledges_late_is_no_time_on_the_wire(live: Live) -> None:
+    """Its kernel holds the acknowledgement of what it does not read back: a small window keeps the rest with the sender."""
+    require("net")
+    with ranks("ip link set lo mtu 1500 &&", 0.0, unread_s=0.12) as here:
+        live.beat()
+        shares = [busy(pair) for pair in over(live, {*here}, 5.0)]
+    assert max(shares) <= 0.15, shares
+
+
+def answer(busy_us: int, held_us: int = 0, unread_bytes: int = 0, **more: object) -> wire._Answer:
+    """A connection as it was read."""
+    fields = {"acked": 0, "received": 0, "retrans": 0, "rtt_us": 100, "arrived_ms": 0, "segments": 0, "mss": 1448}
+    counters = wire.Counters(busy_us, **fields | {"flies": True, "is_silent": True} | more)  # type: ignore[arg-type]
+    return wire._Answer(1, socket.AF_INET, bytes(48), unread_bytes, counters, held_us)
+
+
+@pytest.mark.parametrize(
+    ("after", "there", "counted_us"),
+    [
+        (answer(100_000), None, 0),
+        (answer(100_000, retrans=1), None, 100_000),  # it waits for the wire's timeout
+        (answer(100_000, is_silent=False), None, 100_000),
+        (answer(100_000, flies=False), None, 100_000),
+        (answer(100_000, is_silent=False), answer(0, unread_bytes=1), 0),
+        (answer(100_000), answer(0), 100_000),  # on this host nothing lies unread: the data are on their way
+        (answer(300_000, is_silent=True), None, 100_000),
+    ],
+)
+def test_time_in_which_a_peer_holds_its_acknowledgement_back_is_taken_away(
+    after: wire._Answer, there: wire._Answer | None, counted_us: int
+) -> None:
+    span = wire._span(answer(0), after, there, 200_000_000)
+    assert span is not None
+    assert span.busy_us == counted_us
+
+
+def test_time_that_is_held_is_taken_from_what_comes_later_too() -> None:
+    first = wire._span(answer(0), answer(50_000), None, 200_000_000)
+    assert first is not None
+    later = wire._span(first.after, answer(190_000, flies=False), None, 200_000_000)
+    assert later is not None
+    assert (first.busy_us, later.busy_us) == (0, 0)
 
 
 def test_a_peer_that_does_not_read_is_no_slow_wire(live: Live) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,11 +35,14 @@ def file(running: Running) -> Iterator[None]:
 
 
 @contextmanager
-def throttle(running: Running, limit: _Limit = cgroup.limit_reads, bytes_per_s: int = _READ_BYTES_PER_S) -> Iterator[None]:
-    """From now on the workload reads (or what else ``limit`` limits) at ``bytes_per_s`` at most, in its folder."""
+def throttle(
+    running: Running, limit: _Limit = cgroup.limit_reads, bytes_per_s: int = _READ_BYTES_PER_S, pids: Sequence[int] = ()
+) -> Iterator[None]:
+    """From now on the workload, or ``pids`` of it alone, reads (or what else ``limit`` limits) at ``bytes_per_s`` at most, in its
+    folder."""
     with cgroup.group("blkio", running.name) as group:
         limit(group, cgroup.device_of(running.folder), bytes_per_s)
-        cgroup.add(group, [*running.trainer_pids, *running.workers()])
+        cgroup.add(group, [*pids] or [*running.trainer_pids, *running.workers()])
         yield
 
 

@@ -2,9 +2,9 @@
 
 Costs: in each collective all others wait for it, with their GPUs idle or spinning.
 Seen: row rank x late: all of each rank's loss, where `facts.intensity` finds a straggler: its GPU idles for `policy.FIFTH` more of the time
-than its peers' (TraceML: straggler from 10 %, critical from 20 % of the step), or is used `policy.FIFTH` more than theirs, which spin. A
-main thread that spins in `sched_yield` waits, as in a barrier of MPI. Row rank x gone: a rank that its launcher announced has no process,
-and the others stand still (`life.absent_ranks`).
+than its peers' (TraceML: straggler from 10 %, critical from 20 % of the step), or is used `policy.FIFTH` more than theirs, which spin; or
+they sleep at one another, and it elsewhere. A main thread that spins in `sched_yield` waits, as in a barrier of MPI. Row rank x gone: a
+rank that its launcher announced has no process, and the others stand still (`life.absent_ranks`).
 Abstains: the others lose `policy.HALF` as much by themselves; the first rank saves or evaluates for all (pause).
 """
 

@@ -475,6 +475,8 @@ class WireUse(Struct, frozen=True):
     retrans_per_s: float
     rtt_us: int | None
     interface: str
+    own: str  # address and port of its busiest connection
+    peer: str  # those of that connection's other end
 
     @property
     def exchanges(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from gputop.diagnosis.facts.facts import JobFacts, WireUse
 from gputop.diagnosis.facts.life import has_peers
 from gputop.diagnosis.facts.proc import ProcFacts
-from gputop.findings import policy
+from gputop.findings.ranks import waited_on_wire
 
 
 def uses_of(jobs: Sequence[JobFacts]) -> dict[int, WireUse]:
@@ -23,17 +23,8 @@ def of_job(job: JobFacts, wires: Mapping[int, WireUse]) -> WireUse | None:
 
 
 def busy_share(job: JobFacts, wires: Mapping[int, WireUse], waited: float) -> float:
-    """Share of the window, at most ``waited``, in which the job waited for the wire; 0 without ranks whose connections are read.
-
-    Where data are on the wire for half of the waits, the rest of these is the exchange, too: one of the next piece, or what is added up.
-    """
-    used = _of_ranks(job, wires)
-    if not used or waited <= 0.0:
-        return 0.0
-    by_turns = sum(one.busy for one in used[: policy.SEVERAL])  # the other end sends while this one receives
-    if used[0].busy >= policy.HALF * waited or by_turns >= policy.MOST * waited:
-        return waited
-    return used[0].busy if used[0].busy >= policy.FIFTH else 0.0
+    """Share of the window, at most ``waited``, in which the job waited for the wire; 0 without ranks whose connections are read."""
+    return waited_on_wire([one.busy for one in _of_ranks(job, wires)], waited)
 
 
 def _of_ranks(job: JobFacts, wires: Mapping[int, WireUse]) -> list[WireUse]:
@@ -57,7 +48,7 @@ def use_of(proc: ProcFacts) -> WireUse | None:
     return WireUse(
         pid=proc.pid, name=proc.role.label, busy=min(1.0, per_s("wire_busy_ns") / 1e9), sent_bytes_per_s=per_s("wire_sent_bytes"),
         received_bytes_per_s=per_s("wire_received_bytes"), retrans_per_s=per_s("wire_retrans"), rtt_us=new.wire_rtt_us,
-        interface=new.wire_interface or _NO_INTERFACE,
+        interface=new.wire_interface or _NO_INTERFACE, own=new.wire_own or "", peer=new.wire_peer or "",
     )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ class Price(NamedTuple):
     leaf: Leaf
     share: float  # of the window, at most
     takes: Callable[[str], bool]  # whether a pool (`gputop.diagnosis.graph.waitgraph.Walk.pools`) may be reduced for it
+    measured: bool = False  # its share is measured apart from the others': it takes that before them
 
 
 def put_down(walk: Walk, job: WalkedJob, facts: WalkedFacts) -> WalkedJob:
@@ -38,7 +39,7 @@ def put_down(walk: Walk, job: WalkedJob, facts: WalkedFacts) -> WalkedJob:
     job = replace(job, pools=pools, way=way)
     walk.see(job, facts)
     prices = [price for find in _PRICES for price in find(walk)]
-    for leaf, price, takes in sorted(prices, key=lambda one: -one.share):
+    for leaf, price, takes, _ in sorted(prices, key=lambda one: (not one.measured, -one.share)):
         total = sum(share for pool, share, _ in parts if takes(pool))
         if price <= 0.0 or total <= 0.0:
             continue
@@ -65,29 +66,25 @@ _AT_RANKS = frozenset(("gpu.peer", "gpu.light", *(f"main.{kind}" for kind in _AS
 """Waits of a main thread, or of its GPU, that may be for other ranks: in a collective on the host, or in a kernel on the GPU."""
 
 
-def _waited_for_wire(walk: Walk) -> float:
-    return wire.busy_share(walk.job, walk.facts.wires, sum(share for pool, share, _ in walk.parts if pool in _AT_RANKS))
-
-
 def _on_wire(walk: Walk) -> Iterator[Price]:
     """Price of the wire between ranks: as long as their data are on it, they wait. It is a fallback's where a faster way lies idle."""
-    waited = _waited_for_wire(walk)
+    at_ranks = sum(share for pool, share, _ in walk.parts if pool in _AT_RANKS)
+    waited = wire.busy_share(walk.job, walk.facts.wires, at_ranks)
     found = transport.fallback(walk.job, walk.facts) if waited > 0.0 or walk.job.gpu_use.waste.get("light") else None
     if found is not None and found.used is None:
         light = sum(share for pool, share, _ in walk.parts if pool == "gpu.light")
         yield Price(Leaf("wire", "fallback"), light - gpuside.launches(walk.job), {"gpu.light"}.__contains__)
     else:
-        yield Price(Leaf("wire", "ranks" if found is None else "fallback"), waited, _AT_RANKS.__contains__)
+        yield Price(Leaf("wire", "ranks" if found is None else "fallback"), waited, _AT_RANKS.__contains__, measured=True)
 
 
 def _other_rank(walk: Walk) -> Iterator[Price]:
-    """Price of the late or absent rank: in a collective all wait for the last, so its delay is lost to all, whatever they do. While the
-    others' data are on the wire, they wait for that."""
+    """Price of the late or absent rank: in a collective all wait for the last, so its delay is lost to all, whatever they do but wait for
+    data on the wire."""
     if walk.job.ranks.absent:
         yield Price(Leaf("rank", "gone"), inf, lambda _: True)
     elif walk.job.ranks.straggler is not None and not pausing.waits_for_first(walk.job, walk.facts):
-        on_wire = _waited_for_wire(walk) > 0.0
-        yield Price(Leaf("rank", "late"), inf, lambda pool: pool not in _AT_RANKS or not on_wire)
+        yield Price(Leaf("rank", "late"), inf, lambda _: True)
 
 
 _MADE = ("computing", "child", "sync", "lock", "pipe", "poll", "unknown", "timer", "network")

@@ -8,6 +8,9 @@ their way.
 Data keep arriving where they came in the last milliseconds at a look (``tcpi_last_data_recv``), in segments about as large as they may be:
 the peer has more to send than has come. A peer that sends small messages, or sends now and then, has an idle reader.
 
+A peer that does not read also acknowledges late what has arrived (up to 200 ms: TCP_DELACK_MAX). That time is no time on the wire. It is
+seen in samples, as data that lie unread at the peer's end; where that end is on another host, as silence for longer than the round trip.
+
 A process's connections are found by the inodes of its descriptors, in one dump of the kernel's table, which may take milliseconds on a
 large machine; from then on each is asked for by its addresses (some us). Processes in another network namespace, as in a container, are
 asked for by a socket that was opened there, which takes root.
@@ -26,6 +29,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputop.model.roles import SIZE_VARIABLES, number_in
 from gputop.sources import netns
@@ -35,7 +39,8 @@ from gputop.sources.procfs.process import Process, Wire
 from gputop.system.errors import start_thread
 from gputop.system.text import clean
 
-EVERY_NS = 500_000_000  # ns between two readings of the connections
+EVERY_NS = 200_000_000  # ns between two readings of the connections
+SILENT_MS = 20  # ms without a segment either way, beyond two round trips, after which the peer must hold its acknowledgement back (guess)
 FIND_NS = 3_000_000_000  # ns at least between two searches for connections
 SHARE = 0.001  # most of one CPU that searches and readings take, each; both come later where they would take more (guess)
 MOST_READ, MOST_CONNECTIONS = 16, 64  # processes that are read, and connections of each: with more, those found first
@@ -43,11 +48,14 @@ ARRIVES_MS = 20  # most ms since data came at a connection at which they keep ar
 LARGE_BYTES = 8960  # payload of a jumbo frame; segments of half as much, or half of a smaller limit, carry a stream (guess)
 MOST_BYTES = 8 << 20  # most bytes read of a dump: 20,000 connections
 _NLMSG, _REQUEST, _ID = struct.Struct("=IHHII"), struct.Struct("=BBBBI"), slice(4, 52)  # nlmsghdr, inet_diag_req_v2, inet_diag_sockid
+_OWN, _PEER = 4, 20  # of addresses in inet_diag_sockid; the ports stand before them
 _DONE, _DUMP = 3, REQUEST | 0x300  # NLMSG_DONE; NLM_F_REQUEST | NLM_F_DUMP
 _INFO, _ESTABLISHED = 2, 1 << 1  # INET_DIAG_INFO (linux/inet_diag.h), TCP_ESTABLISHED as a bit
 _MESSAGE_BYTES, _INODE = 72, 68  # inet_diag_msg
-_ARRIVED, _RTT, _MSS, _RETRANS, _ACKED, _SEGMENTS, _BUSY = 52, 68, 84, 100, 120, 152, 168
-"""Offsets in tcp_info (linux/tcp.h): four u32, 2 x u64, u32, 2 x u64; Linux 4.9 and later."""
+_MESSAGE_UNREAD = 56  # inet_diag_msg: idiag_rqueue, u32
+_WORDS = struct.Struct("=24xI16xI4xII8xI12xI12xI44xII")
+"""Of tcp_info: unacked, last_data_sent, last_data_recv, last_ack_recv, rtt, advmss, total_retrans, min_rtt, data_segs_in."""
+_ACKED, _BUSY = 120, 168  # offsets in it: 2 x u64 each; Linux 4.9 and later
 _INFO_BYTES = 184  # of tcp_info up to rwnd_limited
 _SIOCGIFCONF, _IFREQ_BYTES, _MOST_NAMES = 0x8912, 40, 64  # ioctl: addresses of all interfaces (IPv4); struct ifreq; interfaces
 _Made = TypeVar("_Made")
@@ -64,6 +72,8 @@ class Counters(Struct, frozen=True):
     arrived_ms: int  # since data came last
     segments: int  # received with data
     mss: int  # bytes in a segment that it accepts
+    flies: bool = False  # data are not acknowledged
+    is_silent: bool = False  # for so long that the peer must hold its acknowledgement back
 
 
 class _Answer(Struct, frozen=True):
@@ -72,7 +82,20 @@ class _Answer(Struct, frozen=True):
     inode: int
     family: int
     key: bytes  # inet_diag_sockid, by which it can be asked for
+    unread_bytes: int
     counters: Counters | None
+    held_us: int = 0
+    """Time in which its peer held an acknowledgement back, by samples, that is not yet taken from the time in which it was busy."""
+
+    @property
+    def ends(self) -> bytes:
+        """Its own and its peer's port and address."""
+        return self.key[:36]
+
+    @property
+    def ends_there(self) -> bytes:
+        """The other end's port and address, and then its own."""
+        return self.key[2:4] + self.key[:2] + self.key[20:36] + self.key[4:20]
 
 
 class _Known(Struct):
@@ -165,32 +188,59 @@ class Wires:
         if asked is None:
             return
         found = {one.inode: one for one in _ask(asked, [one for party in here for one in party.connections.values()])}
+        ends = {one.ends: one for one in found.values()}
         for party in here:
-            party.wire = _added(party, found, t_ns)
-            party.connections = {inode: found.get(inode, one) for inode, one in party.connections.items()}
+            pairs = [(before, after) for inode, before in party.connections.items() if (after := found.get(inode)) is not None]
+            passed_ns = t_ns - party.read_ns if party.read_ns else 0
+            found_spans = (_span(before, after, ends.get(after.ends_there), passed_ns) for before, after in pairs)
+            spans = [one for one in found_spans if one is not None]
+            party.wire = _added(party, spans, passed_ns)
+            party.connections |= {after.inode: after for _, after in pairs} | {one.after.inode: one.after for one in spans}
             party.process.wire, party.read_ns = party.wire, t_ns
 
 
-def _added(party: _Known, found: dict[int, _Answer], t_ns: int) -> Wire:
+class _Span(Struct, frozen=True):
+    """What a connection did between two readings."""
+
+    after: _Answer
+    busy_us: int
+    sent: int
+    received: int
+    retrans: int
+    rtt_us: int
+    arrives: bool
+
+
+def _span(before: _Answer, after: _Answer, there: _Answer | None, passed_ns: int) -> _Span | None:
+    """What a connection did in ``passed_ns``; ``there``: its other end, if that is on this host."""
+    old, new = before.counters, after.counters
+    if old is None or new is None:
+        return None
+    unread = new.is_silent and new.retrans == old.retrans if there is None else there.unread_bytes > 0
+    busy_us, passed_us = max(0, new.busy_us - old.busy_us), passed_ns // 1000
+    held_us = before.held_us + (passed_us if new.flies and unread else 0)
+    taken_us = min(busy_us, held_us)
+    return _Span(
+        replace(after, held_us=min(held_us - taken_us, passed_us)), busy_us - taken_us, max(0, new.acked - old.acked),
+        max(0, new.received - old.received), max(0, new.retrans - old.retrans), new.rtt_us, keeps_arriving(old, new),
+    )  # fmt: skip
+
+
+def _added(party: _Known, spans: list[_Span], passed_ns: int) -> Wire:
     """The counters with what the connections did since they were read last; a connection that is seen first counts from now on."""
-    pairs = [
-        (before.counters, after.counters, after)
-        for inode, before in party.connections.items()
-        if (after := found.get(inode)) is not None and before.counters is not None and after.counters is not None
-    ]
     wire = party.wire
-    if not pairs:
+    if not spans:
         return wire
-    arrives = any(keeps_arriving(before, after) for before, after, _ in pairs)
-    old, new, busiest = max(pairs, key=lambda pair: (pair[1].busy_us - pair[0].busy_us, pair[1].acked - pair[0].acked))
+    busiest = max(spans, key=lambda one: (one.busy_us, one.sent))
     return Wire(
-        busy_ns=wire.busy_ns + max(0, new.busy_us - old.busy_us) * 1000,
-        sent_bytes=wire.sent_bytes + sum(max(0, after.acked - before.acked) for before, after, _ in pairs),
-        received_bytes=wire.received_bytes + sum(max(0, after.received - before.received) for before, after, _ in pairs),
-        retrans=wire.retrans + sum(max(0, after.retrans - before.retrans) for before, after, _ in pairs),
-        rtt_us=new.rtt_us,
-        interface=interface_of(busiest.family, busiest.key, party.interfaces),
-        arriving_ns=wire.arriving_ns + (t_ns - party.read_ns if arrives and party.read_ns else 0),
+        busy_ns=wire.busy_ns + busiest.busy_us * 1000,
+        sent_bytes=wire.sent_bytes + sum(one.sent for one in spans),
+        received_bytes=wire.received_bytes + sum(one.received for one in spans),
+        retrans=wire.retrans + sum(one.retrans for one in spans),
+        rtt_us=busiest.rtt_us,
+        interface=interface_of(busiest.after.family, busiest.after.key, party.interfaces),
+        arriving_ns=wire.arriving_ns + (passed_ns if any(one.arrives for one in spans) else 0),
+        own=_end(busiest.after, _OWN, 0), peer=_end(busiest.after, _PEER, 2),
     )  # fmt: skip
 
 
@@ -202,9 +252,24 @@ def keeps_arriving(before: Counters, after: Counters) -> bool:
 
 def interface_of(family: int, key: bytes, names: dict[bytes, str]) -> str:
     """The interface that has a connection's own address, else that address."""
-    own = key[4:8] if family == socket.AF_INET else key[4:20]
-    mapped = own[12:] if own.startswith(bytes(10) + b"\xff\xff") and len(own) == 16 else own
-    return names.get(mapped) or str(IPv4Address(mapped) if len(mapped) == 4 else IPv6Address(mapped))
+    own = _address(family, key, _OWN)
+    return names.get(own) or _text(own)
+
+
+def _address(family: int, key: bytes, at: int) -> bytes:
+    """An address in an inet_diag_sockid; of IPv4 also where an IPv6 socket uses it."""
+    found = key[at : at + (4 if family == socket.AF_INET else 16)]
+    return found[12:] if found.startswith(bytes(10) + b"\xff\xff") and len(found) == 16 else found
+
+
+def _text(address: bytes) -> str:
+    return str(IPv4Address(address) if len(address) == 4 else IPv6Address(address))
+
+
+def _end(one: _Answer, address: int, port: int) -> str:
+    """``10.0.0.1:29500`` or ``[fe80::1]:29500``."""
+    found = _address(one.family, one.key, address)
+    return f"{_text(found) if len(found) == 4 else f'[{_text(found)}]'}:{int.from_bytes(one.key[port : port + 2], 'big')}"
 
 
 def ranks_of(trainers: Iterable[Process]) -> list[Process]:
@@ -312,14 +377,16 @@ def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
 def _answer(message: bytes) -> _Answer:
     """A connection, by an inet_diag_msg and its attributes."""
     found = (value for kind, value in attributes(message, _MESSAGE_BYTES) if kind == _INFO and len(value) >= _INFO_BYTES)
-    counters = next(map(_counters, found), None)
-    return _Answer(int(struct.unpack_from("=I", message, _INODE)[0]), message[0], message[_ID], counters)
+    inode, unread = (int(struct.unpack_from("=I", message, at)[0]) for at in (_INODE, _MESSAGE_UNREAD))
+    return _Answer(inode, message[0], message[_ID], unread, next(map(_counters, found), None))
 
 
 def _counters(info: bytes) -> Counters:
     """The counters in a tcp_info."""
-    at = (_RTT, _RETRANS, _ARRIVED, _SEGMENTS, _MSS)
-    rtt_us, retrans, arrived_ms, segments, mss = (int(struct.unpack_from("=I", info, one)[0]) for one in at)
+    unacked, sent_ms, arrived_ms, ack_ms, rtt_us, mss, retrans, min_rtt_us, segments = _WORDS.unpack_from(info)
     acked, received = struct.unpack_from("=QQ", info, _ACKED)
     busy_us, unread_us = struct.unpack_from("=QQ", info, _BUSY)
-    return Counters(max(0, busy_us - unread_us), acked, received, retrans, rtt_us, arrived_ms, segments, mss)
+    is_silent = min(sent_ms, ack_ms) >= SILENT_MS + 2 * min_rtt_us // 1000
+    return Counters(
+        max(0, busy_us - unread_us), acked, received, retrans, rtt_us, arrived_ms, segments, mss, unacked > 0, is_silent
+    )

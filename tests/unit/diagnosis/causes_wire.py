@@ -7,7 +7,7 @@ from typing import Any
 
 from gputop.model.frame import Transport
 from tests.unit.diagnosis.causes import straggling
-from tests.unit.diagnosis.scene import AWAIT, Proc, Scene
+from tests.unit.diagnosis.scene import AWAIT, SLEEP, Proc, Scene
 
 
 def ranks_on_a_wire(*busy: float) -> Scene:
@@ -141,6 +141,28 @@ def late_rank_on_a_good_wire() -> Scene:
     return scene
 
 
+def late_rank_asleep(busy: float = 0.03) -> Scene:
+    """Rank 1 sleeps by itself between its steps, as one whose requests are limited."""
+    scene = ranks_on_a_wire(busy, busy)
+    scene.procs[200].looks = [SLEEP] * 9 + [AWAIT]
+    return scene
+
+
+def late_rank_beside_a_slow_wire() -> Scene:
+    """The wire takes a fifth of the time, and rank 1 the rest."""
+    scene = late_rank_asleep(0.22)
+    for gpu in scene.gpus.values():
+        gpu["util_pct"] = 15.0
+    return scene
+
+
+def slow_wire_beside_a_late_rank() -> Scene:
+    """Rank 1 takes a fifth of the time, and the wire the rest."""
+    scene = slow_wire()
+    scene.procs[200].looks = [SLEEP, AWAIT, AWAIT, AWAIT, AWAIT]
+    return scene
+
+
 ON_WIRE: dict[Callable[[], Scene], tuple[str, str]] = {
     slow_wire: ("comm-bound", "slow-wire"),
     slow_wire_by_turns: ("comm-bound", "slow-wire"),
@@ -158,5 +180,8 @@ ON_WIRE: dict[Callable[[], Scene], tuple[str, str]] = {
     tcp_that_fills_its_card: ("comm-bound", "slow-wire"),
     late_rank_beside_an_idle_card: ("straggler", "straggler-rank"),
     upload_beside_a_late_rank: ("straggler", "straggler-rank"),
+    slow_wire_beside_a_late_rank: ("comm-bound", "slow-wire"),
+    late_rank_asleep: ("straggler", "straggler-rank"),
+    late_rank_beside_a_slow_wire: ("straggler", "straggler-rank"),
     late_rank_on_a_good_wire: ("straggler", "straggler-rank"),
 }

@@ -110,6 +110,7 @@ def test_ranks_that_wait_for_one_lock_in_turns_have_no_straggler():
     scene = sorted_by_length()
     for gpu in scene.gpus.values():
         gpu["util_pct"] = 45.0
+    scene.procs[300].looks = scene.procs[100].looks[::-1]
     assert scene.play(5).engine.verdict.cause != "straggler-rank"
 
 
