@@ -16,7 +16,7 @@ from gputop.diagnosis.causes.undersized_work import work_apart
 from gputop.diagnosis.facts import feeders
 from gputop.diagnosis.facts.facts import GpuFacts
 from gputop.diagnosis.facts.kinds import LEARNT, kind_of
-from gputop.diagnosis.facts.life import has_peers
+from gputop.diagnosis.facts.life import has_peers, in_kernel
 from gputop.diagnosis.graph import starting
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.states import host_side_loss
@@ -151,7 +151,7 @@ def judge_job(job: WalkedJob, facts: WalkedFacts, before: Phase | None) -> Stand
         return Standing(job, facts, phase, phase.symptom, shares=shares)
     cause, symptom = "unexplained", "input-bound" if job.data >= policy.HALF * (job.idle or 1.0) else "wait-heavy"
     if job.gpu_use.waste.get("light", 0.0) > (job.idle or 0.0):
-        symptom = "busy-not-working"
+        symptom = "comm-bound" if _all_in_collectives(job, facts) else "busy-not-working"
     elif has_peers(job) and job.pools.get("main.network", 0.0) >= policy.HALF:  # unexplained: for its ranks, without a late one
         symptom = "comm-bound"
     if (hang := job.hang) is not None:
@@ -163,6 +163,12 @@ def judge_job(job: WalkedJob, facts: WalkedFacts, before: Phase | None) -> Stand
     if named is None:
         return Standing(job, facts, phase, symptom, cause, shares=shares)
     return Standing(job, facts, phase, named.felt(job) if named.felt else named.symptom, named.cause, named, shares)
+
+
+def _all_in_collectives(job: WalkedJob, facts: WalkedFacts) -> bool:
+    """True if the GPUs of all ranks here run kernels on few SMs without a pause, as that of a collective does until its data have come."""
+    ranks = [one for one in facts.jobs if one is job or one.trainer.pid in job.ranks.kin]
+    return all(in_kernel(one) and one.ranks.straggler is None for one in ranks)
 
 
 def _worded(one: Standing) -> Verdict:
@@ -294,6 +300,8 @@ def _does(one: Standing) -> str:
         return "waits for data on their way between its ranks"
     if one.cause == "gpu-shared":
         return "waits while others' kernels run on its GPU"
+    if one.symptom == "comm-bound" and one.cause == "unexplained" and "light" in job.gpu_use.waste:
+        return "seems to wait for other ranks, in kernels that use few SMs"
     if one.cause == "host-optimizer":
         return "updates on the CPU what its GPU waits for"
     if one.cause == "output-blocked":

@@ -38,6 +38,14 @@ def slow_wire_under_a_kernel() -> Scene:
     return scene
 
 
+def collectives_over_no_tcp() -> Scene:
+    """The same over InfiniBand, of which nothing is seen: no model is too small."""
+    scene = slow_wire_under_a_kernel()
+    for proc in scene.procs.values():
+        proc.wire = None
+    return scene
+
+
 def slow_wire_of_one_here() -> Scene:
     """The other rank is on another host."""
     return ranks_on_a_wire(0.55, 0.55).drop(200)
@@ -168,6 +176,7 @@ ON_WIRE: dict[Callable[[], Scene], tuple[str, str]] = {
     slow_wire_by_turns: ("comm-bound", "slow-wire"),
     slow_wire_under_a_kernel: ("comm-bound", "slow-wire"),
     slow_wire_of_one_here: ("comm-bound", "slow-wire"),
+    collectives_over_no_tcp: ("comm-bound", "unexplained"),
     fallen_back_from_infiniband: ("comm-bound", "comm-fallback"),
     fallen_back_in_a_container: ("comm-bound", "comm-fallback"),
     fallen_back_on_one_host: ("comm-bound", "comm-fallback"),
