@@ -10,6 +10,7 @@ from gputop.findings.verdict import Culprit, Ledger, page_of
 from gputop.fleet.jobs import Job, JobRank
 from gputop.fleet.overview import NodeRow, Overview
 from gputop.fleet.summary import Summary
+from gputop.fleet.wires import Link
 from gputop.stacks.nccl import NcclReport
 
 SCHEMA = 1
@@ -64,6 +65,22 @@ class FleetRank(Struct, frozen=True):
     cause: str
 
 
+class FleetLink(Struct, frozen=True):
+    """A connection between two ranks that the others wait for; a null is not seen."""
+
+    from_rank: int
+    from_host: str
+    from_interface: str
+    from_address: str
+    to_rank: int | None
+    to_host: str | None
+    to_interface: str | None
+    to_address: str
+    busy: float
+    sent_bytes_per_s: float
+    retrans_per_s: float
+
+
 class FleetJob(Struct, frozen=True):
     """A job of several nodes."""
 
@@ -84,6 +101,7 @@ class FleetJob(Struct, frozen=True):
     steps_per_s: float | None
     apart: tuple[int, ...]
     ledger: Ledger | None
+    links: list[FleetLink]
 
 
 class Fleet(Struct, frozen=True):
@@ -117,7 +135,17 @@ def _job(job: Job, ledger: Ledger | None) -> FleetJob:
         verdict=FleetVerdict(job.symptom, job.cause, job.severity, job.headline, job.detail, job.skewed, page_of(job.cause)),
         late=[Late(one.number, one.host, one.rank.pid, one.rank.gpus) for one in job.late], culprits=job.culprits, lost=job.lost,
         ranks=[_rank(one) for one in job.members], hangs=job.hangs, nccl=job.report, missing=job.missing, silent=job.silent,
-        steps_per_s=job.steps_per_s, apart=job.apart, ledger=ledger,
+        steps_per_s=job.steps_per_s, apart=job.apart, ledger=ledger, links=[_link(one) for one in job.links],
+    )  # fmt: skip
+
+
+def _link(one: Link) -> FleetLink:
+    sender, receiver = one.sender, one.receiver
+    return FleetLink(
+        from_rank=sender.rank, from_host=sender.host, from_interface=sender.wire.interface, from_address=sender.wire.own,
+        to_rank=receiver.rank if receiver else None, to_host=receiver.host if receiver else None,
+        to_interface=receiver.wire.interface if receiver else None, to_address=sender.wire.peer,
+        busy=sender.wire.busy, sent_bytes_per_s=sender.wire.sent_bytes_per_s, retrans_per_s=sender.wire.retrans_per_s,
     )  # fmt: skip
 
 

@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from gputop.findings import policy
 from gputop.findings.policy import WINDOW_NS
-from gputop.findings.ranks import find_slowest, waited_share
+from gputop.findings.ranks import find_slowest, waited_on_wire, waited_share
 from gputop.findings.trouble import HUNG, PAUSE, STRAGGLER, is_fault, stops_job
 from gputop.findings.verdict import ENDING, IDLE, LOOKING, PAUSING, STARTING, Culprit, Ledger
 from gputop.fleet.summary import Rank, Summary
+from gputop.fleet.wires import Link, WireEnd, find_links, slow_of, told
 from gputop.stacks.nccl import NcclReport
 from gputop.system.text import counted
 
@@ -27,6 +28,8 @@ STALE_S = 3.0  # s without a summary, after which a node's last one is out of da
 MOST_SKEW_S = 2.0  # s between clocks of a job's nodes, from which a verdict over them is marked (windows are 2.5 s; measured: 3 s smear)
 MOST_SIZE = 1 << 16  # ranks of a job; a larger number in an environment is ignored
 NAMED = 8  # ranks, and hosts, that are listed one by one
+MOST_LINKS = 16  # slow links of a job that are kept
+SLOW_WIRE = "slow-wire"
 WORKS, WAITS, LATE, TROUBLED, UNKNOWN = "works", "waits", "late", "troubled", "unknown"
 """States of a rank. ``troubled``: it loses GPU time by itself, and no other rank is known to wait for it."""
 _STARTS_OR_ENDS = (STARTING, ENDING, IDLE)
@@ -97,6 +100,7 @@ class Job(Struct, frozen=True):
     skewed: bool = False  # its nodes' clocks are more than `MOST_SKEW_S` apart
     hangs: bool = False  # no rank moves
     report: NcclReport | None = None  # NCCL's report, if the job hangs
+    links: tuple[Link, ...] = ()  # those that the ranks wait for, the busiest first
     suspect: tuple[str, int] | None = None  # host and pid of the rank that the rule names, reported yet or not
 
     @property
@@ -187,7 +191,7 @@ def _judged(job: Job, silent: tuple[str, ...], skews: Mapping[str, float], suspe
         job = replace(job, suspect=held.suspect)
         if suspects is not None and suspects.get(job.key) != held.suspect:
             held = None
-    return _bereft(job) or _hang(job) or held or _looking(job) or _own(job) or _with_loss(job)
+    return _bereft(job) or _hang(job) or _slow_wire(job) or held or _looking(job) or _own(job) or _with_loss(job)
 
 
 def _gaps(numbers: Sequence[int], size: int) -> Iterator[tuple[int, int]]:
@@ -289,6 +293,11 @@ def _in_collective(member: JobRank) -> float:
     return states.get("waiting-gpu", 0.0) + states.get("blocked", 0.0)
 
 
+def _lost_in_collective(member: JobRank) -> float:
+    """The part of `_in_collective` in which its GPUs did nothing, or little, if that is measured."""
+    return min(_in_collective(member), 1.0 if member.lost is None else member.lost)
+
+
 def _straggler(job: Job) -> Job | None:
     """The job with the rank that holds up all others; None if there is no such rank."""
     measured = [(member, pace) for member in job.members if (pace := member.rank.pace) is not None]
@@ -313,6 +322,24 @@ def _straggler(job: Job) -> Job | None:
     return replace(
         job, symptom="straggler", cause=cause, severity=_severity(job.lost), culprits=tuple(late.rank.culprits),
         headline=f"{share or holds}{' (as far as seen)' if job.is_partial else ''}", detail=f"{holds}{_because(late)}",
+    )  # fmt: skip
+
+
+def _slow_wire(job: Job) -> Job | None:
+    """The job with the links that all wait for: data are on these for half of the time in which the ranks wait for one another."""
+    waited = median(map(_lost_in_collective, job.members)) if len(job.members) > 1 else 0.0
+    ends = [WireEnd(member.host, member.number, member.rank.wire) for member in job.members if member.rank.wire is not None]
+    links = find_links(ends)
+    if waited < policy.FIFTH or waited_on_wire([link.sender.wire.busy for link in links], waited) < waited:
+        return None
+    waiting = [member for member in job.members if _lost_in_collective(member) >= policy.FIFTH]
+    job = _with_loss(replace(job, members=_merged(job, [replace(member, does=WAITS) for member in waiting])))
+    slow = slow_of(links)
+    detail = f"{told(slow, links)}; {counted(len(waiting), 'rank')} wait{_s(len(waiting))} for {'it' if len(slow) == 1 else 'them'}"
+    share = f"the job loses {100 * job.lost:.0f}% of its GPUs" if job.lost is not None else _seen(job)
+    return replace(
+        job, symptom="comm-bound", cause=SLOW_WIRE, severity=_severity(job.lost), links=tuple(slow[:MOST_LINKS]), headline=share,
+        detail=detail,
     )  # fmt: skip
 
 
@@ -494,7 +521,7 @@ def _book(
     ledger: Ledger, job: Job, member: JobRank, now: tuple[float, float, dict[str, float]], before: tuple[float, float, dict[str, float]]
 ) -> None:
     total_s, lost_s = now[0] - before[0], max(0.0, now[1] - before[1])
-    if job.late:
+    if job.late or job.links:
         ledger.add(total_s, min(total_s, max(lost_s, (member.lost or 0.0) * total_s)), {job.cause: 1.0})
         return
     grown = {cause: max(0.0, seconds - before[2].get(cause, 0.0)) for cause, seconds in now[2].items()}

@@ -262,6 +262,8 @@ def _words(member: JobRank, job: Job) -> str:
     if member.does == TROUBLED:
         return member.rank.cause
     if member.does == WAITS:
+        if job.links:
+            return "waits for the wire"
         return f"waits for rank {job.late[0].number}" if job.late else "waits for ranks not seen" if job.missing else "waits"
     if not is_fault(job):
         return job.cause

@@ -99,6 +99,18 @@ class Node(Struct, frozen=True, omit_defaults=True, gc=False):
     starving: Count = 0  # workers that starve
 
 
+class RankWire(Struct, frozen=True, array_like=True, gc=False):
+    """TCP connections of a rank over the window; addresses and interface are of its busiest one."""
+
+    busy: Share  # of the time in which that one had data on the wire
+    sent_bytes_per_s: BytesPerSecond = 0.0
+    received_bytes_per_s: BytesPerSecond = 0.0
+    retrans_per_s: PerSecond = 0.0
+    interface: str = ""
+    own: str = ""  # ``10.0.0.1:29500``
+    peer: str = ""
+
+
 class Rank(Struct, frozen=True, omit_defaults=True, gc=False):
     """One trainer over the window. Shares are 0..1."""
 
@@ -126,6 +138,7 @@ class Rank(Struct, frozen=True, omit_defaults=True, gc=False):
     absent: Annotated[list[Ranks], Meta(max_length=MOST_RANKS)] = []  # ranks that should be on this node and are not
     ways: str = ""  # on which its data move to other ranks (`gputop.findings.ways.words`)
     identity: _Names = {}  # ``user``, ``slurm_job``, ``namespace``, ``pod``, ``container``, if known
+    wire: RankWire | None = None  # None: no connections with other ranks are read
 
     @property
     def trainer_pid(self) -> int:
@@ -208,7 +221,7 @@ def _cleaned(value: Any, limit: int = NAME) -> Any:
 _SENTENCES = {Episode: ("headline",), Verdict: ("headline", "detail"), Rank: ("why",)}
 _KINDS = {
     kind: {name: i for i, name in enumerate(kind.__struct_fields__)}
-    for kind in (Culprit, GpuRow, Ledger, Episode, Verdict, Node, RankPace, Rank, Summary)
+    for kind in (Culprit, GpuRow, Ledger, Episode, Verdict, Node, RankPace, RankWire, Rank, Summary)
 }
 """Struct of a summary -> positions of its fields."""
 _MADE_OF = {*_KINDS, str, sentence.Sentence, list, dict}
@@ -248,6 +261,17 @@ def _rank(one: Standing, engine: Engine, host: str) -> Rank:
         starving=sum(bool(worker.state.starving) for worker in job.workers), still_s=round(job.life.still_s, 1),
         waits_for=job.ranks.straggler.pid if job.ranks.straggler is not None else None, absent=list(job.ranks.absent[:MOST_RANKS]),
         identity=_identity(trainer.info), ways=words(one.facts.ways.get(trainer.pid, ()))[:NAME],
+        wire=_wire(one.facts, pid),
+    )  # fmt: skip
+
+
+def _wire(facts: Facts, pid: int) -> RankWire | None:
+    used = facts.wires.get(pid)
+    if used is None:
+        return None
+    return RankWire(
+        round(used.busy, 3), round(used.sent_bytes_per_s), round(used.received_bytes_per_s), round(used.retrans_per_s, 1),
+        used.interface[:NAME], used.own[:NAME], used.peer[:NAME],
     )  # fmt: skip
 
 

@@ -1,19 +1,21 @@
 """Trainings of sixteen ranks, one of which is late, put together from labelled recordings: a stream for each node.
 
 The late rank's node plays a job that was recorded alone (few workers, a hog, a quota, a disk, a slow GPU). The other nodes play a rank of
-a training whose GPU spun in a collective from the onset on. The ranks' numbers and the rendezvous are written anew.
+a training whose GPU spun in a collective from the onset on. Where the wire is slow, one plays a rank behind it, and the others the rank at
+its other end, as if their own links were fast. The ranks' numbers, the rendezvous and the addresses of a ring are written anew.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputop.model.frame import Frame, Header, ProcInfo
+from gputop.model.frame import Frame, Header, ProcInfo, ProcSample
 from gputop.model.roles import program_name
 from tests.corpus import runs
 from tests.corpus.accuracy import DATA
@@ -21,10 +23,12 @@ from tests.corpus.split import LEARN, half_of
 from tests.fleet.splitting import Item, by_rank
 
 SIZE = 16
+WIRE = "slow wire"
 KINDS = {
     "few workers": "too-few-workers", "hog": "cpu-contention", "quota": "cgroup-throttle", "disk": "disk-io", "slow GPU": "gpu-throttle",
+    WIRE: "slow-wire",
 }  # fmt: skip
-"""What keeps the late rank -> the label of its recordings."""
+"""What keeps the late rank -> the label of its recordings. Behind a slow wire it is the rank whose link is slow."""
 VICTIMS = (("straggler-gpu", 0), ("straggler-loader", 0), ("straggler-gc", 0), ("straggler-gc", 1))
 """(Recording, rank that waits in it)"""
 EACH = 4  # runs of a kind
@@ -44,6 +48,10 @@ class Part(Struct, frozen=True):
         header, first = self.items[:2]
         assert isinstance(header, Header)
         return header.unix_ns_of(first.t_ns) / 1e9 + self.onset_s
+
+    def on_a_good_wire(self) -> Part:
+        """It with a twentieth of the time in which data were on its wire."""
+        return replace(self, items=[_rewired(item, lambda one: {"wire_busy_ns": (one.wire_busy_ns or 0) // 20}) for item in self.items])
 
     def as_rank(self, number: int) -> Part:
         """It on a node on which the trainer is a rank of a training over `SIZE` nodes."""
@@ -66,6 +74,9 @@ class Case(Struct, frozen=True):
 
     def parts(self) -> list[Part]:
         """The streams of its nodes, by rank."""
+        if self.kind == WIRE:
+            own, waits = part_of(self.workload, self.mode, 0), part_of(self.workload, self.mode, 1).on_a_good_wire()
+            return [(own if number == self.late else waits).as_rank(number) for number in range(SIZE)]
         own, name = part_of(self.workload, self.mode), self.victim
         waits = own if self.late is None else part_of(name[0], self.mode, name[1])
         return [(own if number == self.late else waits).as_rank(number) for number in range(SIZE)]
@@ -124,11 +135,24 @@ def as_rank(items: Sequence[Item], number: int, host: str) -> list[Item]:
     """The stream of a node on which the trainer is a rank of a training over `SIZE` nodes."""
     own = {"RANK": str(number), "WORLD_SIZE": str(SIZE), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     own |= {"MASTER_ADDR": host_of(0), "MASTER_PORT": "29500"}
+    ends = dict(zip(("wire_own", "wire_peer"), ends_of(number), strict=True)) | {"wire_interface": "eth0"}
     return [
         replace(item, host=host, boot_id=host) if isinstance(item, Header)
-        else replace(item, infos=[_renamed(info, own) for info in item.infos])
+        else replace(_rewired(item, lambda _: ends), infos=[_renamed(info, own) for info in item.infos])
         for item in items
     ]  # fmt: skip
+
+
+def ends_of(number: int) -> tuple[str, str]:
+    """Both ends of the connection by which a rank sends to the next one round the ring."""
+    return f"10.0.0.{number + 1}:40000", f"10.0.0.{(number + 1) % SIZE + 1}:29400"
+
+
+def _rewired(item: Item, change: Callable[[ProcSample], dict[str, Any]]) -> Item:
+    """The item with other fields of those processes whose connections were read."""
+    if isinstance(item, Header):
+        return item
+    return replace(item, procs=[one if one.wire_busy_ns is None else replace(one, **change(one)) for one in item.procs])
 
 
 def _renamed(info: ProcInfo, own: dict[str, str]) -> ProcInfo:

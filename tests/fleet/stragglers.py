@@ -99,12 +99,13 @@ def _note(told: Told, case: Case, said: dict[str, Any], now_s: float) -> None:
     told.nodes = max(told.nodes, sum(node["state"] == "up" for node in said["nodes"]))
     for node in said["nodes"]:
         for one in (node["summary"] or {}).get("incidents", []):
-            _note_loud(told, f"{node['host']}: {one[3]} ← {one[4]}", one[5])
+            _note_loud(told, f"{node['host']}: {one['symptom']} ← {one['cause']}", one["severity"])
     for job in said["jobs"]:
         verdict, ranks = job["verdict"], [(one["rank"], one["host"]) for one in job["late"]]
+        ranks = ranks or [(one["from_rank"], one["from_host"]) for one in job["links"]]
         if verdict["cause"] not in ("none", "pause"):
             _note_loud(told, f"job: {verdict['symptom']} ← {verdict['cause']}", verdict["severity"])
-        if verdict["symptom"] != "straggler":
+        if not ranks or verdict["symptom"] not in ("straggler", "comm-bound"):
             continue
         told.wrong |= {rank for rank, _ in ranks if rank != case.late}
         if case.late is not None and ranks == [(case.late, host_of(case.late))]:

@@ -10,14 +10,20 @@ from msgspec.structs import replace
 from gputop.findings.ranks import RankPace
 from gputop.findings.verdict import Ledger
 from gputop.fleet.asking import NodeAnswer
+from gputop.fleet.document import FleetJob
+from gputop.fleet.document import _job as document_of
 from gputop.fleet.jobs import LATE as LATE_WORD
 from gputop.fleet.jobs import TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, Sight, find_jobs, with_report
 from gputop.fleet.overview import Overview
 from gputop.fleet.questions import Hangs, Questions
-from gputop.fleet.summary import Rank, Summary
+from gputop.fleet.summary import Rank, RankWire, Summary
 from gputop.stacks.nccl import NcclRank, NcclReport, pack_report
 from tests.fleet.nodes import LATE, SLEEPS, SPINS, fleet, late_rank, rank, sight
 from tests.fleet.nodes import WORKS as WORKING
+
+
+def document(job: Job) -> FleetJob:
+    return document_of(job, None)
 
 
 def only(sights: list[Sight]) -> Job:
@@ -88,6 +94,58 @@ def test_a_rank_that_two_nodes_claim_joins_nothing() -> None:
 def test_who_trains_alone_is_a_job_of_its_own() -> None:
     jobs = find_jobs([sight("node01", rank(0, job="", rank=None, size=None, pid=5)), sight("node02", rank(0, job="", rank=None, pid=5))])
     assert [(job.key, job.size) for job in jobs] == [("node01:5", 1), ("node02:5", 1)]
+
+
+# the wire between them
+
+
+def wired(number: int, busy: float, own: str, peer: str, waits: float = 0.7, **more: object) -> Rank:
+    wire = RankWire(busy, 12e6, 12e6, 0.0, "eth1" if number % 2 else "eth0", own, peer)
+    return rank(number, SLEEPS, size=4, states={"blocked": waits}, lost=waits, wire=wire, **more)
+
+
+def around(*busy: float, waits: float = 0.7) -> list[Sight]:
+    """Four ranks in a ring, a node each."""
+    ends = [(f"10.0.0.{n}:400", f"10.0.0.{(n + 1) % 4}:294") for n in range(4)]
+    return [sight(f"node{n}", wired(n, share, *ends[n], waits=waits)) for n, share in enumerate(busy)]
+
+
+def test_one_slow_link_holds_all_and_is_named_with_both_interfaces() -> None:
+    job = only(around(0.02, 0.6, 0.03, 0.02))
+    assert (job.symptom, job.cause, job.severity, job.late) == ("comm-bound", "slow-wire", "high", ())
+    assert job.detail == "data are on the wire node1 (eth1) → node2 (eth0) 60% of the time, 12.0 MB/s; 4 ranks wait for it"
+    [link] = document(job).links
+    assert (link.from_rank, link.from_host, link.to_rank, link.to_host, link.to_interface) == (1, "node1", 2, "node2", "eth0")
+    books = Books()
+    books.note([job])
+    books.note([replace(job, members=tuple(replace(
+        one, rank=replace(one.rank, ledger=Ledger(110.0, 10.0, {"unexplained": 10.0}))
+    ) for one in job.members))])  # fmt: skip
+    assert set(books.ledgers[job.key].by_cause) == {"slow-wire"}
+
+
+def test_two_slow_links_of_one_node_are_its_interface() -> None:
+    job = only(around(0.02, 0.6, 0.55, 0.02))
+    assert job.detail.startswith("data are on the wires of node2 (eth0) 60% of the time")
+
+
+def test_links_that_are_all_slow_are_counted() -> None:
+    assert only(around(0.6, 0.6, 0.55, 0.6)).detail.startswith("data are on the wires of 4 of 4 ranks 60% of the time")
+
+
+@pytest.mark.parametrize(("busy", "waits"), [((0.1, 0.1, 0.1, 0.1), 0.7), ((0.6, 0.6, 0.6, 0.6), 0.1)])
+def test_links_that_rest_while_the_ranks_wait_or_work_while_they_do_not_are_not_slow(busy: tuple[float, ...], waits: float) -> None:
+    assert only(around(*busy, waits=waits)).cause != "slow-wire"
+
+
+def test_a_connection_is_paired_by_both_its_ends_and_an_address_of_two_nodes_is_nobodys() -> None:
+    bridge = [sight("a", wired(0, 0.6, "172.17.0.2:40", "172.17.0.3:50")), sight("b", wired(1, 0.1, "172.17.0.2:41", "172.17.0.9:1"))]
+    [link] = only(bridge).links
+    assert link.receiver is None
+    both = [sight("a", wired(0, 0.6, "172.17.0.2:40", "172.17.0.2:41")), sight("b", wired(1, 0.1, "172.17.0.2:41", "172.17.0.2:40"))]
+    [link] = only(both).links
+    assert link.receiver is not None
+    assert link.receiver.host == "b"
 
 
 # who is not seen

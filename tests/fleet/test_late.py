@@ -14,7 +14,7 @@ from gputop.fleet.overview import Overview
 from gputop.fleet.summary import Summary, summarize
 from gputop.model.frame import SECOND_NS, Frame
 from gputop.stream.following import Following
-from tests.fleet.late import SIZE, VICTIMS, Case, Part, cases, host_of, part_of
+from tests.fleet.late import SIZE, VICTIMS, Case, Part, cases, ends_of, host_of, part_of
 from tests.fleet.nodes import fleet as made
 from tests.fleet.splitting import Item
 
@@ -69,7 +69,27 @@ def test_the_late_rank_is_told_with_its_cause(workload: str) -> None:
 
 
 def _numbered(summary: Summary, number: int) -> Summary:
-    return replace(summary, ranks=[replace(rank, rank=number) for rank in summary.ranks])
+    own, peer = ends_of(number)
+    ranks = [replace(one, rank=number, wire=one.wire and replace(one.wire, own=own, peer=peer)) for one in summary.ranks]
+    return replace(summary, ranks=ranks)
+
+
+def test_a_slow_link_among_sixteen_is_told_with_both_its_ends() -> None:
+    part, other = part_of("slow-wire-gradients", "eBPF", 0), part_of("slow-wire-gradients", "eBPF", 1).on_a_good_wire()
+    own, waits, fleet, second, late = said(part.as_rank(5).items, part), said(other.as_rank(0).items, other), Overview(), -2.7, 5
+    told: list[tuple[float, Job]] = []
+    while second < WITHIN_S:
+        newest = {number: [one for at_s, one in (own if number == late else waits) if at_s <= second][-1:] for number in range(SIZE)}
+        fleet.take([Sight(host_of(number), _numbered(one, number)) for number, found in newest.items() for one in found])
+        told += [(second, job) for job in fleet.jobs if job.cause not in ("none", "pause")]
+        second += 0.5
+    assert {job.cause for at_s, job in told if at_s >= 3.0} == {"slow-wire"}
+    job = told[-1][1]
+    [link] = job.links
+    assert (job.symptom, job.severity, job.late) == ("comm-bound", "high", ())
+    assert link.receiver is not None
+    assert [(end.host, end.rank) for end in (link.sender, link.receiver)] == [("node06", 5), ("node07", 6)]
+    assert job.detail.startswith("data are on the wire node06 (eth0) → node07 (eth0) ")
 
 
 def test_a_late_rank_is_told_in_the_middle_of_a_second_once_it_was_named_a_second_ago() -> None:
