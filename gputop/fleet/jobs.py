@@ -29,7 +29,7 @@ MOST_SKEW_S = 2.0  # s between clocks of a job's nodes, from which a verdict ove
 MOST_SIZE = 1 << 16  # ranks of a job; a larger number in an environment is ignored
 NAMED = 8  # ranks, and hosts, that are listed one by one
 MOST_LINKS = 16  # slow links of a job that are kept
-SLOW_WIRE = "slow-wire"
+SLOW_WIRE, FALLBACK = "slow-wire", "comm-fallback"
 WORKS, WAITS, LATE, TROUBLED, UNKNOWN = "works", "waits", "late", "troubled", "unknown"
 """States of a rank. ``troubled``: it loses GPU time by itself, and no other rank is known to wait for it."""
 _STARTS_OR_ENDS = (STARTING, ENDING, IDLE)
@@ -338,7 +338,7 @@ def _slow_wire(job: Job) -> Job | None:
     detail = f"{told(slow, links)}; {counted(len(waiting), 'rank')} wait{_s(len(waiting))} for {'it' if len(slow) == 1 else 'them'}"
     share = f"the job loses {100 * job.lost:.0f}% of its GPUs" if job.lost is not None else _seen(job)
     return replace(
-        job, symptom="comm-bound", cause=SLOW_WIRE, severity=_severity(job.lost), links=tuple(slow[:MOST_LINKS]), headline=share,
+        job, symptom="comm-bound", cause=FALLBACK if any(member.rank.cause == FALLBACK for member in waiting) else SLOW_WIRE, severity=_severity(job.lost), links=tuple(slow[:MOST_LINKS]), headline=share,
         detail=detail,
     )  # fmt: skip
 

@@ -124,6 +124,13 @@ def test_one_slow_link_holds_all_and_is_named_with_both_interfaces() -> None:
     assert set(books.ledgers[job.key].by_cause) == {"slow-wire"}
 
 
+def test_a_wire_is_slow_because_a_faster_way_lies_idle_where_a_node_found_that() -> None:
+    sights = around(0.02, 0.6, 0.03, 0.02)
+    [member] = sights[1].summary.ranks  # type: ignore[union-attr]
+    job = only([*sights[:1], sight("node1", replace(member, cause="comm-fallback", symptom="comm-bound")), *sights[2:]])
+    assert (job.cause, len(job.links)) == ("comm-fallback", 1)
+
+
 def test_two_slow_links_of_one_node_are_its_interface() -> None:
     job = only(around(0.02, 0.6, 0.55, 0.02))
     assert job.detail.startswith("data are on the wires of node2 (eth0) 60% of the time")
