@@ -10,7 +10,7 @@ import re
 import textwrap
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -343,8 +343,16 @@ def _fallback() -> Explanation:
     return fallen_back_from_infiniband().play(10).engine.explain()
 
 
+def _served(name: str) -> Explanation:
+    from tests.unit.diagnosis.causes_serving import SERVED
+
+    make = next(make for make, (_, cause) in SERVED.items() if cause == name)
+    return make().play(12).engine.explain()
+
+
 SCENES: dict[str, Callable[[], Explanation]] = {
     "lost": _lost, "unexplained": _unexplained, "gpu_growth": _gpu_growth, "fallback": _fallback,
+    **{name: partial(_served, name) for name in ("frontend-bound", "scheduler-bound", "kv-full")},
 }  # fmt: skip
 """Hand-made cases, for causes that no run of the corpus has."""
 

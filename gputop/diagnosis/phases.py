@@ -193,9 +193,11 @@ class Seen:
         return asked and waited >= policy.MOST and 0.0 < paused(job, self.facts) < inf
 
     def rests_unasked(self) -> bool:
-        """True if the trainer has no requests: its GPU rests after steady work, or its main thread does, longer than within any step,
-        while that thread waits for others, and all others wait for requests themselves."""
-        job = self.job
+        """True if the trainer has no requests: its server's own metrics have none; or its GPU rests after steady work, or its main thread
+        does, longer than within any step, while that thread waits for others, and all others wait for requests themselves."""
+        job, server = self.job, self.facts.servers.get(self.job.trainer.pid)
+        if server is not None and server.rests:
+            return True
         if job.loader.births or job.programs.stopped or job.programs.mute or job.ranks.absent or job.host_only:
             return False
         rests = max(breaks_s(job), job.trainer.rest_s) >= policy.PAUSE_S and job.pools.get("main.unasked", 0.0) >= policy.HALF

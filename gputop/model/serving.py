@@ -9,6 +9,8 @@ from zlib import crc32
 import msgspec
 
 BEYOND_US = (1 << 31) - 1  # upper bound in us of a histogram's last bucket: +Inf, and any bound above it
+PAGE_S = 0.5  # s that a page may take
+TOO_SLOW = f"its page took longer than {PAGE_S:g} s"  # `Serving.problem` of a server that has no time to answer
 SERVING_KEY = ("pid", "address", "engine", "model")
 HISTOGRAMS = ("first_token", "per_token", "queued", "whole")
 GAUGES = ("running", "waiting", "kv_used_pct")

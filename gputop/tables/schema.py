@@ -607,42 +607,31 @@ TALLY = TableSpec("tally", "events counted by tick, process and operation: `even
     _made("max_ns", "INTEGER", "the longest such event, ns"),
 ))  # fmt: skip
 
-def _time(name: str, field: str, share: float, help_: str) -> Column:
-    words = f"{help_}, {'median' if share == 0.5 else '99th percentile'} of those since the row before, s"
-    return Column(name, "REAL", words, lambda rows: rows.quantile_s(field, share))
+def _times(field: str, words: str) -> tuple[Column, ...]:
+    """The sum, median and 99th percentile of a server's times."""
+    made = {pct: lambda rows, pct=pct: rows.quantile_s(field, pct / 100) for pct in (50, 99)}
+    quantiles = (Column(f"{field}_p{pct}_s", "REAL", f"{pct}th percentile of times {words} since the row before, s", make)
+                 for pct, make in made.items())  # fmt: skip
+    return _seconds(f"{field}_s", f"{field}_us", f"times {words} together", 1e-6), *quantiles
 
 
 SERVING = TableSpec("serving", "inference servers by their own metrics: a row for each model of each engine, about once a second",
                     ("servings",), (
     *CLOCK,
     _gauge("pid", "INTEGER", "process that started the engine's others; 0 where the user gave the address"),
-    _gauge("family", "TEXT", "vllm, sglang, tgi, llamacpp or triton"),
-    _gauge("address", "TEXT", "where it was asked"),
-    _gauge("engine", "TEXT", "its server's number of the engine"),
-    _gauge("model", "TEXT", "model that it serves"),
-    _gauge("problem", "TEXT", "why there are no values; empty if there are"),
+    *(_gauge(name, "TEXT", words) for name, words in (
+        ("family", "vllm, sglang, tgi, llamacpp or triton"), ("address", "where it was asked"), ("engine", "the server's number of it"),
+        ("model", "model that it serves"), ("problem", "why there are no values; empty if there are"))),
     Column("dt_s", "REAL", "time since its row before, s", lambda rows: scaled(rows.increment("t_ns"), NS)),
-    _gauge("running", "INTEGER", "requests being worked on"),
-    _gauge("waiting", "INTEGER", "requests in the queue"),
+    *(_gauge(name, "INTEGER", words) for name, words in (("running", "requests being worked on"), ("waiting", "requests in the queue"))),
     _gauge("kv_used_pct", "REAL", "memory for keys and values in use, %"),
-    _count("preemptions", "requests that lost their memory"),
-    _count("prompt_tokens", "tokens of prompts"),
-    _count("generated_tokens", "tokens generated"),
-    _count("finished", "requests that ended"),
-    _count("steps", "forward passes"),
-    _count("step_tokens", "tokens in all of these together (of Triton: requests)"),
-    _seconds("first_token_s", "first_token_us", "times to the first token together", 1e-6),
-    _seconds("per_token_s", "per_token_us", "times from one token to the next together", 1e-6),
-    _seconds("queued_s", "queued_us", "times in the queue together", 1e-6),
-    _seconds("whole_s", "whole_us", "times of whole requests together", 1e-6),
-    _time("first_token_p50_s", "first_token", 0.5, "time to the first token"),
-    _time("first_token_p99_s", "first_token", 0.99, "time to the first token"),
-    _time("per_token_p50_s", "per_token", 0.5, "time from one token to the next"),
-    _time("per_token_p99_s", "per_token", 0.99, "time from one token to the next"),
-    _time("queued_p50_s", "queued", 0.5, "time in the queue"),
-    _time("queued_p99_s", "queued", 0.99, "time in the queue"),
-    _time("whole_p50_s", "whole", 0.5, "time of a whole request"),
-    _time("whole_p99_s", "whole", 0.99, "time of a whole request"),
+    *(_count(name, words) for name, words in (
+        ("preemptions", "requests that lost their memory"), ("prompt_tokens", "of prompts"), ("generated_tokens", "tokens generated"),
+        ("finished", "requests that ended"), ("steps", "forward passes"), ("step_tokens", "tokens (of Triton: requests) in all of these"))),
+    *_times("first_token", "to the first token"),
+    *_times("per_token", "from one token to the next"),
+    *_times("queued", "in the queue"),
+    *_times("whole", "of whole requests"),
 ), keep=read_now)  # fmt: skip
 
 TABLES = {spec.name: spec for spec in (

@@ -13,6 +13,7 @@ from gputop.diagnosis.facts import waits
 from gputop.diagnosis.facts.losses import Loss
 from gputop.diagnosis.facts.pauses import Repeated, Span
 from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.facts.serving import ServerFacts
 from gputop.diagnosis.facts.wakes import ThreadTime, Wake
 from gputop.findings import policy
 from gputop.findings.verdict import Step
@@ -500,6 +501,7 @@ class Facts(Struct, frozen=True):
     wires: dict[int, WireUse] = field(default_factory=dict)  # pid of a rank -> how it used the wire between ranks, as far as it is read
     servings: list[ServingNow] = field(default_factory=list)  # inference servers, as their own metrics have it
     ways: dict[int, tuple[Way, ...]] = field(default_factory=dict)  # pid of a rank -> the ways on which its data move to other ranks
+    servers: dict[int, ServerFacts] = field(default_factory=dict)  # trainer that is an inference engine -> its server, if that is read
     behind: dict[int, dict[int, float]] = field(default_factory=dict)
     """Trainer -> pid -> seconds that threads of the trainer's job were runnable while that process ran on their CPU (probe)."""
     family: dict[int, int] = field(default_factory=dict)

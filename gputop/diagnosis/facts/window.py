@@ -36,6 +36,7 @@ from gputop.diagnosis.facts.past import Past
 from gputop.diagnosis.facts.points import Points, copied_beside
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.programs import with_programs
+from gputop.diagnosis.facts.serving import Servers
 from gputop.diagnosis.facts.starts import held_bytes
 from gputop.diagnosis.facts.stepclock import step_of
 from gputop.diagnosis.facts.takers import TakerTrack, born_ns, name_of
@@ -47,7 +48,6 @@ from gputop.model import roles as who
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Met, ProcInfo, ProcSample
 from gputop.model.roles import Role
-from gputop.model.serving import ServingTracks
 from gputop.model.stream import HIDDEN
 
 ROLES_NS = 1_000_000_000
@@ -75,7 +75,7 @@ class Window:
         self.continues = False
         self._points = Points()
         self._launches = Launches()
-        self._servings = ServingTracks()
+        self._servers = Servers()
         self._procs: dict[int, ProcTrack] = {}
         self._gpus = Gpus()
         self._host = HostTrack()
@@ -104,7 +104,7 @@ class Window:
         self._host.push(board, oldest)
         self._wakes.push(board, oldest)
         self._takers.push(board, self.roles, oldest)
-        self._servings.push(board.servings)
+        self._servers.push(board, oldest, (pid for pid, role in self.roles.items() if role.kind == "trainer"))
         return True
 
     def begin(self) -> None:
@@ -232,7 +232,8 @@ class Window:
             probes_load="ebpf" in board.sources and board.sources["ebpf"].state == "partial",
             watched_s=(self.t_ns - self._since_ns) / 1e9, wakes=view.woken.by_tid, pids=frozenset(board.infos),
             threads=self._wakes.threads(), main_calls=self._wakes.main_calls(), file_servers=self._file_servers(view),
-            wires=wires, ways=transport.ways_of(jobs, wires, host.ports), servings=self._servings.now(),
+            wires=wires, ways=transport.ways_of(jobs, wires, host.ports), servings=self._servers.now(),
+            servers=self._servers.of_jobs(board, [job.trainer.pid for job in jobs]),
         )  # fmt: skip
 
     def _file_servers(self, view: _View) -> dict[int, str]:

@@ -146,4 +146,21 @@ def _updates(walk: Walk) -> Iterator[Price]:
     yield Price(Leaf("step", "host"), gpuside.updating(walk.job, busy), _UPDATING.__contains__)
 
 
-_PRICES = (_on_wire, _other_rank, _unanswered, _born, _paused, _updates, _turns, _copies, _launches)
+_ASKED = frozenset(f"main.{kind}" for kind in ("pipe", "network", "poll", "lock", "unknown", "timer", "child", "unasked"))
+"""Waits of an engine's main thread that may be for requests."""
+
+
+def _of_server(walk: Walk) -> Iterator[Price]:
+    """Prices of what keeps an inference engine that has requests, by its server's own metrics."""
+    server = walk.facts.servers.get(walk.job.trainer.pid)
+    if server is None or not server.is_asked:
+        return
+    if server.lacks_memory:
+        yield Price(Leaf("kv", "engine"), inf, (_ASKED | {"gpu.light", "main.computing"}).__contains__)
+        return
+    if server.full_front is not None:
+        yield Price(Leaf("front", "server"), inf, _ASKED.__contains__)
+    yield Price(Leaf("schedule", "engine"), inf, {"main.computing"}.__contains__)
+
+
+_PRICES = (_of_server, _on_wire, _other_rank, _unanswered, _born, _paused, _updates, _turns, _copies, _launches)

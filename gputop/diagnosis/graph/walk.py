@@ -34,12 +34,13 @@ _FOR = {
     "gil": "Python's GIL, which its own threads hold in turn", "peer": "another rank", "gap": "its GPU", waits.DRIVER: "its GPU",
     "mask": "what else runs on the CPUs that it may use", "lock": "a sibling that holds the lock", waits.LOCK: "a lock",
     waits.QUEUE: "a batch", waits.CHILD: "a program that it started", waits.PIPE: "another process", waits.POLL: "another process",
-    "wire": "the wire to other ranks",
+    "wire": "the wire to other ranks", "front": "what takes its requests", "schedule": "itself", "kv": "memory for keys and values",
     "thread": "its own threads", "ahead": "a batch, though its workers are ahead", "birth": "workers that start",
 }  # fmt: skip
 """Resource of the leaf, or kind of its last step -> words for what that step waited for, if no process is known."""
 _PLAIN = (waits.QUEUE, waits.DISK, waits.NETWORK, waits.STOPPED, "holds")  # kinds that a system call, a state or /proc/locks shows reliably
-_ON_GPU = {"launch": "light", "wire": "wire"}  # resource of a leaf that may take the share of a busy GPU -> the GPU's waste
+_ON_GPU = {"launch": "light", "wire": "wire", "kv": "light"}  # resource of a leaf that may take the share of a busy GPU -> the GPU's waste
+_OF_SERVER = ("front", "schedule", "kv")  # resources of leaves of an inference server
 _UNKNOWN = "something that cannot be read"
 _Held = tuple[str, tuple[PathStep, ...]]  # (in words, the step of the awaited process if known)
 
@@ -174,6 +175,10 @@ class _Steps(Struct):
         state = _BY_RESOURCE.get(resource, "waits" if resource in _FOR else _STATES.get(hop.kind, "waits"))
         if hop.kind == "holds":
             return "holds", ("", ())
+        if resource in _OF_SERVER and hop.kind == RUN:
+            return "runs", ("", ())
+        if resource == "front":
+            return "waits", self.at_front(hop)
         if resource == "cpu" or (resource == "mask" and hop.kind == READY):
             return "runnable", self.behind(holder)
         if resource == "quota":
@@ -192,6 +197,15 @@ class _Steps(Struct):
         if resource == "work" and hop.kind != RUN:
             return "waits", self.at_work(hop, holder)
         return state, ("" if state != "waits" else _FOR.get(resource, _FOR.get(hop.kind, _UNKNOWN)), ())
+
+    def at_front(self, hop: Hop) -> _Held:
+        """Words for the process that takes an engine's requests, and its step."""
+        server = self.facts.servers.get(self.job.trainer.pid)
+        front = None if server is None else server.front
+        if front is None or front.pid == hop.pid:
+            return _FOR["front"], ()
+        step = PathStep(front.pid, clean(front.name), round(min(1.0, front.cores), 4), "runs", "", True)
+        return who(step.pid, step.name), (step,)
 
     def at_work(self, hop: Hop, holder: str) -> _Held:
         """Words for what works while the last hop waits, if only samples show it, and its step: own threads, a program, or a feeder."""

@@ -8,7 +8,7 @@ from threading import Event
 from urllib.parse import urlsplit
 
 from gputop.model.engines import FRONT, Engine, Family, engines
-from gputop.model.serving import Serving
+from gputop.model.serving import TOO_SLOW, Serving
 from gputop.sources import Unavailable, netns, start_thread
 from gputop.sources.serving import http, place
 from gputop.sources.serving.page import MetricsPage
@@ -16,6 +16,7 @@ from gputop.sources.serving.page import MetricsPage
 EVERY_S = 1.0  # s between two readings of a page
 LOOK_S = 0.4  # s between two looks whether it listens; a choice
 RETRY_S = 5.0  # s until a page is asked for again that could not be read; a choice
+_TOO_BUSY = "the process that takes requests has no time to answer: see what it does (gputop stacks)"
 SHARE = 0.01  # most of one CPU that a server's page may take: a large one is read less often (guess)
 
 
@@ -96,7 +97,8 @@ class AskingFamily(Asking):
         try:
             self._publish(self._page(found.host, found.port, "/metrics", found.address, [family.engine]))
         except Unavailable as why:
-            raise Unavailable(why.reason, why.remedy or family.engine.off) from None
+            remedy = _TOO_BUSY if why.reason == TOO_SLOW else family.engine.off
+            raise Unavailable(why.reason, why.remedy or remedy) from None
         return EVERY_S
 
     def _without_values(self, problem: str) -> Serving:

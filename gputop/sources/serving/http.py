@@ -10,9 +10,9 @@ import socket
 import time
 from collections.abc import Iterator
 
+from gputop.model.serving import PAGE_S, TOO_SLOW
 from gputop.sources import Unavailable
 
-TIMEOUT_S = 0.5  # s for the whole of it
 MOST_BYTES = 1 << 20  # of a page; vLLM's takes 40 kB
 MOST_HEAD = 1 << 14  # bytes before the body
 _PIECE = 1 << 16  # bytes read at once
@@ -21,15 +21,15 @@ _LENGTH, _SIZE = re.compile(rb"\d{1,15}"), re.compile(rb"[0-9a-fA-F]{1,8}")  # o
 
 def get(host: str, port: int, path: str) -> Iterator[bytes]:
     """The body of ``http://host:port/path`` in pieces. Unavailable with the reason where that takes too long, is too large, or fails."""
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + PAGE_S
     try:
-        with socket.create_connection((host, port), TIMEOUT_S) as line:
+        with socket.create_connection((host, port), PAGE_S) as line:
             name = f"[{host}]" if ":" in host else host
             request = f"GET {path} HTTP/1.0\r\nHost: {name}:{port}\r\nUser-Agent: gputop\r\nAccept: text/plain\r\nConnection: close\r\n\r\n"
             line.sendall(request.encode())
             yield from _body(_Answer(line, deadline))
     except TimeoutError:
-        raise Unavailable(f"its page took longer than {TIMEOUT_S:g} s") from None
+        raise Unavailable(TOO_SLOW) from None
     except OSError as error:
         raise Unavailable(f"its page cannot be read: {error.strerror or error}") from None
 

@@ -28,10 +28,12 @@ from gputop.model.frame import (
     Psi,
     RdmaPort,
     SchedThread,
+    Serving,
     ThreadCalls,
     ThreadSample,
     Wakeup,
 )
+from gputop.model.serving import COUNTERS
 
 TRAIN = ["python", "train.py"]
 QUEUE = {"state": "S", "syscall": 7, "syscall_arg": 5000}
@@ -133,6 +135,8 @@ class Scene:
     """Name of an RDMA port -> its fields; ``mb_per_s``: what it sends and receives, None: its driver counts packets alone."""
     nics: list[Nic] = field(default_factory=list)
     probed: bool = False
+    server: dict = field(default_factory=dict)
+    """Page of vLLM's API server: gauges, and counters (`gputop.model.serving.COUNTERS`) per second; ``pid``: the topmost process."""
     sampled: dict[int, tuple[float, float, float, float]] = field(default_factory=dict)
     """pid -> share of the time that its main thread spins in waits, copies and launches; waits per second."""
     board: Board = field(default_factory=lambda: Board(Header(t_ns=START_S * 10**9, unix_ns=1_700_000_000 * 10**9, cpus=4)))
@@ -199,8 +203,12 @@ class Scene:
             self._seq, self._t_ns, gone=gone, gpus=[self._gpu(index, values, dt) for index, values in self.gpus.items()],
             infos=[self._info(proc) for proc in self.procs.values()], procs=[self._sample(proc, dt) for proc in self.procs.values()],
             host=self._host(dt), probes=self._probes(dt) if self.probed else None,
-            sampled=[self._met(pid, dt) for pid in self.sampled],
+            sampled=[self._met(pid, dt) for pid in self.sampled], servings=[self._page(dt)] if self.server else [],
         )  # fmt: skip
+
+    def _page(self, dt: float) -> Serving:
+        values = {name: self._add(("served", name), value * dt) if name in COUNTERS else value for name, value in self.server.items()}
+        return Serving(address="127.0.0.1:8000", family="vllm", model="tiny", t_ns=self._t_ns, **values)
 
     def _met(self, pid: int, dt: float) -> MainSamples:
         """As every half millisecond shows it in a quarter of the time."""

@@ -1,0 +1,43 @@
+"""scheduler-bound: an inference engine computes on the CPU between two forward passes, and the GPU waits.
+
+Costs: between two passes the engine's process chooses requests, makes their inputs, samples, and hands tokens on; with small models and
+many requests that takes as long as the pass.
+Seen: row schedule x engine, by its price: the computing of the main thread that launches, while no kernel runs and the server's own metrics
+have requests.
+Abstains: no page of metrics is read (main-thread-preprocessing then); nobody asks, for a scheduler may spin while it is idle; memory for
+keys and values is full (kv-full); it waits for the GPU in many small turns (sync-storm) or for its launches (small-kernels).
+"""
+
+from __future__ import annotations
+
+from gputop.diagnosis.causes import Finding, Judge, percent
+from gputop.diagnosis.causes.served import Switches, evidence, fixes, requests, server_of, share_of
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
+from gputop.findings.sentence import filled
+from gputop.findings.verdict import Fix
+
+_LESS = Fix("Ask for less on the CPU: no log-probabilities, penalties or grammars where they are not needed; fewer logs and statistics")
+_SWITCHES: Switches = {
+    "vllm": (
+        Fix("Schedule the next pass during this one (vLLM from 0.10 on; newer ones do so anyway)", "vllm serve MODEL --async-scheduling"),
+        _LESS,
+    ),
+    "sglang": (Fix("Leave out --disable-overlap-schedule: then the next pass is scheduled during this one"), _LESS),
+    "": (Fix("Let the engine prepare the next pass during this one, by its own switch; give it a core of its own"), _LESS),
+}
+
+
+def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
+    server, trainer = server_of(job, facts), job.trainer
+    share = share_of(job, JUDGE.cause)
+    detail = filled("{} ({}) computes {:.0f}% of the time between two passes, and no kernel runs; {}", trainer.role.label, trainer.pid,
+                    100 * share, requests(server))  # fmt: skip
+    shown = (
+        percent("between_passes_pct", share, "of the time it computes while no kernel runs"),
+        percent("main_cpu_pct", trainer.run, "on-CPU share of its main thread"), *evidence(server),
+    )  # fmt: skip
+    look = Fix("See what it computes, by line", filled("gputop stacks {:pid} --duration 10", trainer.pid), look=True)
+    return Finding(detail, shown, (*fixes(server, _SWITCHES), look), (), (trainer.pid,))
+
+
+JUDGE = Judge("scheduler-bound", "wait-heavy", _tell, rows=(("schedule", "engine"),))

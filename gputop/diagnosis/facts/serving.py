@@ -1,0 +1,144 @@
+"""Inference servers of the jobs: what their own metrics have, beside how much CPU each of their processes takes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from gputop.findings import policy
+from gputop.model.board import Board
+from gputop.model.engines import DETOKENIZER, FRONT, TOKENIZER, Family, families
+from gputop.model.roles import program_name
+from gputop.model.serving import TOO_SLOW, ServingNow, ServingTracks
+
+PUSHED_PER_S = 0.5  # requests a second that lose their memory, from which it was full, whatever is free at the moment (guess)
+_BEFORE_GPU = (FRONT, TOKENIZER, DETOKENIZER)  # parts through which each request and answer goes
+
+
+class ServerPart(Struct, frozen=True):
+    """One process of an engine."""
+
+    pid: int
+    name: str
+    part: str
+    cores: float  # CPUs that it ran on
+    ready: float = 0.0  # share of the time in which its main thread wanted a CPU and had none
+
+
+class ServerFacts(Struct, frozen=True):
+    """The server of one job's engine, its models and engines together."""
+
+    engine: str  # word of `gputop.model.engines`
+    title: str
+    parts: tuple[ServerPart, ...]
+    running: int = 0  # requests
+    waiting: int = 0
+    kv_used: float | None = None  # share of the memory for keys and values
+    preemptions_per_s: float = 0.0
+    finished_per_s: float = 0.0
+    tokens_per_s: float = 0.0  # generated
+    queued_p50_s: float | None = None
+    first_token_p50_s: float | None = None
+    first_token_p99_s: float | None = None
+    is_slow: bool = False  # it took too long to answer with its metrics, so that these are not known
+
+    @property
+    def is_asked(self) -> bool:
+        """True if it has requests, or had some in the last seconds; also if the process that takes them is so busy that it does not answer
+        with its metrics, which goes the same way."""
+        has = self.running + self.waiting > 0 or self.finished_per_s > 0.0 or self.tokens_per_s > 0.0
+        return has or (self.is_slow and self.full_front is not None)
+
+    @property
+    def front(self) -> ServerPart | None:
+        """The busiest of the processes that requests and answers go through; None if none is a process of its own."""
+        return max((one for one in self.parts if one.part in _BEFORE_GPU), key=lambda one: one.cores, default=None)
+
+    @property
+    def full_front(self) -> ServerPart | None:
+        """That process, if it runs all the time that others let it."""
+        front = self.front
+        is_full = front is not None and front.cores >= policy.HALF and front.cores + front.ready >= policy.NEARLY_ALL
+        return front if is_full else None
+
+    @property
+    def rests(self) -> bool:
+        """True if nobody asks it: it has no requests, and no process is at work on some that its metrics do not have yet."""
+        return not self.is_asked and not self.is_slow and (self.front is None or self.front.cores < policy.HALF)
+
+    @property
+    def lacks_memory(self) -> bool:
+        """True if requests wait for memory for keys and values, or lose theirs."""
+        if self.preemptions_per_s >= PUSHED_PER_S:
+            return True  # whatever is free just now: each that is pushed out frees some
+        used = self.kv_used or 0.0
+        return used >= policy.NEARLY_ALL and (self.preemptions_per_s > 0.0 or (self.waiting > 0 and used >= 1.0 - policy.LITTLE))
+
+
+class Servers:
+    """The pages of the window, and the CPU time of the engines' processes. Costs nothing without a page."""
+
+    def __init__(self) -> None:
+        self._pages = ServingTracks()
+        self._used: dict[int, deque[tuple[int, int, int]]] = {}  # pid -> (time, CPU time, time without a CPU) in ns, over the window
+        self._families: dict[int, Family] = {}
+
+    def push(self, board: Board, oldest_ns: int, trainers: Iterable[int]) -> None:
+        """Take in a board. ``trainers``: pids of the jobs' own processes, from which engines are found."""
+        self._pages.push(board.servings)
+        if not board.servings:
+            self._used, self._families = {}, {}
+            return
+        self._families = families(board.infos, trainers)
+        pids = {pid for family in self._families.values() for pid in family.parts}
+        self._used = {pid: self._used.get(pid, deque()) for pid in pids if pid in board.procs}
+        for pid, used in self._used.items():
+            proc = board.procs[pid]
+            if not used or proc.t_ns > used[-1][0]:
+                used.append((proc.t_ns, proc.utime_ns + proc.stime_ns, proc.run_delay_ns or 0))
+            while len(used) > 2 and used[1][0] < oldest_ns:
+                used.popleft()
+
+    def now(self) -> list[ServingNow]:
+        """All servers, those of no job, too."""
+        return self._pages.now()
+
+    def of_jobs(self, board: Board, trainers: Iterable[int]) -> dict[int, ServerFacts]:
+        """Trainer -> the server of its engine, as far as its page is read."""
+        if not self._families:
+            return {}
+        pages: dict[int, list[ServingNow]] = {}
+        for one in self._pages.now():
+            if one.running is not None or one.waiting is not None or one.missing["running"] == TOO_SLOW:
+                pages.setdefault(one.pid, []).append(one)
+        found = {top: self._of_family(family, pages[top], board) for top, family in self._families.items() if top in pages}
+        return {pid: found[top] for pid in trainers for top, family in self._families.items() if pid in family.parts and top in found}
+
+    def _of_family(self, family: Family, pages: list[ServingNow], board: Board) -> ServerFacts:
+        def total(name: str) -> float:
+            return sum(getattr(one, name) or 0 for one in pages)
+
+        def worst(name: str) -> float | None:
+            return max((value for one in pages if (value := getattr(one, name)) is not None), default=None)
+
+        parts = [
+            ServerPart(pid, program_name(board.infos[pid]), part, *self._shares(pid))
+            for pid, part in family.parts.items() if part and pid in board.infos
+        ]  # fmt: skip
+        used = worst("kv_used_pct")
+        return ServerFacts(
+            family.engine.name, family.engine.title, tuple(parts), running=int(total("running")), waiting=int(total("waiting")),
+            kv_used=None if used is None else used / 100, preemptions_per_s=total("preemptions_per_s"),
+            finished_per_s=total("finished_per_s"), tokens_per_s=total("generated_tokens_per_s"), queued_p50_s=worst("queued_p50_s"),
+            first_token_p50_s=worst("first_token_p50_s"), first_token_p99_s=worst("first_token_p99_s"),
+            is_slow=all(one.missing.get("running") == TOO_SLOW for one in pages),
+        )  # fmt: skip
+
+    def _shares(self, pid: int) -> tuple[float, float]:
+        """(CPUs that a process ran on, share of the time without one that it wanted)."""
+        used = self._used.get(pid)
+        if not used or (ns := used[-1][0] - used[0][0]) <= 0:
+            return 0.0, 0.0
+        return (used[-1][1] - used[0][1]) / ns, max(0, used[-1][2] - used[0][2]) / ns

@@ -1,0 +1,61 @@
+"""Scenes of inference servers: vLLM's processes, and the page of its own metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gputop.model.serving import TOO_SLOW
+from tests.unit.diagnosis.scene import EPOLL, FUTEX, ON_CPU, POLL_SOCKET, Proc, Scene
+
+TOP, CORE = 90, 100
+SERVE = ["python3", "/opt/bin/vllm", "serve", "tiny"]
+
+
+def vllm(util: float, front: float, core: float, look: dict, **page: float) -> Scene:
+    """An API server that runs on ``front`` of a CPU, and the engine on one GPU whose main thread runs ``core`` of the time."""
+    scene = Scene(gpus={0: {"util_pct": util, "power_w": 300.0, "power_limit_w": 400.0, "pids": [CORE]}})
+    scene.add(Proc(TOP, comm="vllm", cmdline=SERVE, run=front, looks=[ON_CPU] if front > 0.8 else [EPOLL], info={"sockets": "listening"}))
+    info = {"uses_cuda": True, "libs": ["torch", "vllm"], "sockets": "connected", "other_ends": [TOP]}
+    scene.add(Proc(CORE, TOP, "VLLM::EngineCor", ["VLLM::EngineCore"], core, looks=[look], info=info))
+    asked = {"running": 4, "waiting": 20, "kv_used_pct": 40.0, "generated_tokens": 300.0, "finished": 3.0, "preemptions": 0.0}
+    scene.server = {"pid": TOP, **asked, **page}
+    return scene
+
+
+def full_api_server() -> Scene:
+    return vllm(30.0, 0.98, 0.1, POLL_SOCKET)
+
+
+def tokenizer_of_its_own() -> Scene:
+    """The API server rests; a process that it started makes the tokens."""
+    scene = vllm(30.0, 0.1, 0.1, POLL_SOCKET)
+    scene.procs[TOP].cmdline = ["python3", "-m", "sglang.launch_server"]
+    scene.procs[TOP].comm, scene.procs[CORE].comm, scene.procs[CORE].cmdline = "python3", "sglang::schedul", ["sglang::scheduler"]
+    scene.procs[CORE].info["other_ends"] = [92]
+    return scene.add(Proc(92, TOP, "sglang::tokeniz", ["sglang::tokenizer_worker:92"], 0.97, looks=[ON_CPU]))
+
+
+def busy_scheduler() -> Scene:
+    return vllm(25.0, 0.3, 0.75, ON_CPU)
+
+
+def no_room_for_keys_and_values() -> Scene:
+    scene = vllm(99.0, 0.3, 0.2, FUTEX, kv_used_pct=98.0, preemptions=2.0, waiting=30)
+    scene.gpus[0] |= {"sm_active_pct": 15.0, "power_w": 180.0}
+    return scene
+
+
+def no_time_for_its_page() -> Scene:
+    """The API server is so busy that its page of metrics comes too late."""
+    scene = full_api_server()
+    scene.server = {"pid": TOP, "problem": TOO_SLOW}
+    return scene
+
+
+SERVED: dict[Callable[[], Scene], tuple[str, str]] = {
+    full_api_server: ("input-bound", "frontend-bound"),
+    no_time_for_its_page: ("input-bound", "frontend-bound"),
+    tokenizer_of_its_own: ("input-bound", "frontend-bound"),
+    busy_scheduler: ("wait-heavy", "scheduler-bound"),
+    no_room_for_keys_and_values: ("busy-not-working", "kv-full"),
+}

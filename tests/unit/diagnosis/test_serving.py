@@ -1,0 +1,103 @@
+"""What speaks against the causes of inference servers: nobody asks, there is room, another process has a full core, no page is read."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.diagnosis.causes_serving import (
+    CORE,
+    TOP,
+    busy_scheduler,
+    full_api_server,
+    no_room_for_keys_and_values,
+    tokenizer_of_its_own,
+    vllm,
+)
+from tests.unit.diagnosis.scene import EPOLL, ON_CPU, POLL_SOCKET, Proc, Scene
+
+OF_SERVERS = ("frontend-bound", "scheduler-bound", "kv-full")
+NOBODY = {"running": 0, "waiting": 0, "generated_tokens": 0.0, "finished": 0.0}
+
+
+def verdict(scene: Scene) -> tuple[str, str]:
+    worked = dict(scene.gpus[0])
+    scene.gpus[0]["util_pct"] = 100.0
+    scene.play(1.0, 0.5)
+    scene.gpus[0] = worked
+    scene.play(12, 0.5)
+    return scene.engine.verdict.symptom, scene.engine.verdict.cause
+
+
+def test_a_scheduler_that_spins_while_nobody_asks_is_no_load() -> None:
+    scene = vllm(0.0, 0.02, 0.97, ON_CPU, **NOBODY)
+    assert verdict(scene) == ("idle", "none")
+    assert "no requests" in scene.engine.verdict.headline
+
+
+def test_no_requests_are_no_fault() -> None:
+    assert verdict(vllm(0.0, 0.02, 0.02, POLL_SOCKET, **NOBODY)) == ("idle", "none")
+
+
+def test_a_full_core_with_requests_that_its_metrics_do_not_have_yet_is_no_rest() -> None:
+    """Tokens are made before the engine knows of a request."""
+    rests = {}
+    for front in (0.98, 0.05):
+        scene = vllm(10.0, front, 0.05, POLL_SOCKET, **NOBODY).play(6)
+        assert scene.engine.facts is not None
+        rests[front] = scene.engine.facts.servers[CORE].rests
+    assert rests == {0.98: False, 0.05: True}
+
+
+def test_a_process_that_is_none_of_its_own_is_not_the_front() -> None:
+    scene = full_api_server()
+    scene.procs[TOP].run, scene.procs[TOP].looks = 0.2, [EPOLL]
+    scene.add(Proc(900, comm="client", cmdline=["/bin/client"], run=0.98, looks=[ON_CPU]))
+    assert verdict(scene)[1] != "frontend-bound"
+
+
+def test_memory_that_is_full_without_a_queue_is_a_cache() -> None:
+    scene = no_room_for_keys_and_values()
+    scene.server |= {"waiting": 0, "preemptions": 0.0}
+    assert verdict(scene)[1] not in OF_SERVERS
+
+
+def test_room_for_keys_and_values() -> None:
+    scene = no_room_for_keys_and_values()
+    scene.server |= {"kv_used_pct": 60.0, "preemptions": 0.0}
+    assert verdict(scene)[1] != "kv-full"
+
+
+@pytest.mark.parametrize("make", [full_api_server, busy_scheduler, no_room_for_keys_and_values])
+def test_without_a_page_the_causes_of_any_program_remain(make) -> None:
+    scene = make()
+    scene.server = {}
+    assert verdict(scene)[1] not in (*OF_SERVERS, "none")
+
+
+def test_fixes_fit_the_engine_and_never_name_loaders() -> None:
+    for make, word in ((full_api_server, "--api-server-count"), (tokenizer_of_its_own, "--tokenizer-worker-num"),
+                       (no_room_for_keys_and_values, "--gpu-memory-utilization")):  # fmt: skip
+        scene = make()
+        if make is tokenizer_of_its_own:
+            page = scene.next_frame
+            scene.next_frame = lambda dt, page=page: _of_sglang(page(dt))  # type: ignore[method-assign]
+        verdict(scene)
+        told = " ".join(f"{fix.text} {fix.command}" for fix in scene.engine.verdict.fixes)
+        assert word in told
+        assert "num_workers" not in told
+
+
+def _of_sglang(frame):
+    from msgspec.structs import replace
+
+    frame.servings = [replace(one, family="sglang") for one in frame.servings]
+    return frame
+
+
+def test_the_path_leads_from_the_engine_to_the_process_that_it_waits_for() -> None:
+    scene = full_api_server()
+    verdict(scene)
+    found = scene.engine.verdict
+    assert next(step.pid for step in found.path) == CORE
+    assert [culprit.pid for culprit in found.culprits] == [TOP]
+    assert {one.metric for one in found.evidence} >= {"requests_waiting", "front_cpus"}
