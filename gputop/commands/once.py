@@ -162,7 +162,8 @@ def _print_look(items: Iterator[Header | Frame], args: argparse.Namespace) -> in
     engine.feed(following.board)
     board = following.board
     only, incidents = _only(args, board, engine.roles), snapshot.lasting(engine, board)
-    _print_object(snapshot.take(older, board, engine.family, engine.states, only, incidents))
+    servers = snapshot.servers_of(engine, board)
+    _print_object(snapshot.take(older, board, engine.family, engine.states, only, incidents, servers))
     return 0
 
 

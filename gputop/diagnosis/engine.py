@@ -450,8 +450,9 @@ def _add(spent: dict[str, float], state: ProcState, seconds: float) -> None:
 
 
 def _paced(one: Standing) -> Verdict:
-    """The verdict with the step, which only the worst standing's verdict has."""
-    return replace(one.verdict, step=one.job.step)
+    """The verdict with the step and the requests, which only the worst standing's verdict has."""
+    server = one.facts.servers.get(one.job.trainer.pid)
+    return replace(one.verdict, step=one.job.step, requests=None if server is None else server.requests)
 
 
 def _on_gpus(standing: list[Standing]) -> list[Standing]:

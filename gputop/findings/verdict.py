@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from gputop.findings import policy
-from gputop.model.ranges import Gpus, Number, Percent, PerSecond, Pid, Seconds, Share, Times
+from gputop.model.ranges import Count, Gpus, Number, Percent, PerSecond, Pid, Seconds, Share, Times
 from gputop.system.plugins import CAUSES as PLUGGED
 from gputop.system.plugins import plugins
 from gputop.system.program import DOCUMENTATION
@@ -151,7 +151,7 @@ class Step(Struct, frozen=True):
     """One training step, as the trainer's main thread spends it."""
 
     per_s: PerSecond
-    source: str  # ``CUDA calls`` (probe) or ``GPU rhythm``
+    source: str  # ``CUDA calls`` (probe), ``GPU rhythm`` or ``the server's metrics``
     input_wait_ms: Number
     transfer_ms: Number
     compute_ms: Number  # on the host's CPU
@@ -167,6 +167,24 @@ class Step(Struct, frozen=True):
         ms = 1000.0 / self.per_s
         split = ", ".join(f"{figure(part, 3)} {word}" for part, word in parts if part >= policy.TRIFLE * ms)
         return f"{self.per_s:.2f} steps a second; {figure(ms, 3)} ms each: {split}"
+
+
+class Requests(Struct, frozen=True):
+    """Requests of an inference server, by its own metrics: what it has in place of steps."""
+
+    running: Count
+    waiting: Count
+    tokens_per_s: PerSecond  # generated
+    first_token_p50_s: Seconds | None = None
+    first_token_p99_s: Seconds | None = None
+    kv_used_pct: Percent | None = None
+
+    def told(self) -> str:
+        """``4 requests run, 20 wait; 312 tokens/s; first token 0.25 s (p99 0.9 s); KV memory 42 %``"""
+        first, late = self.first_token_p50_s, self.first_token_p99_s
+        parts = [f"{self.running} requests run, {self.waiting} wait", f"{self.tokens_per_s:.0f} tokens/s"]
+        parts += [f"first token {figure(first, 2)} s (p99 {figure(late, 2)} s)"] if first is not None and late is not None else []
+        return "; ".join([*parts, *([] if self.kv_used_pct is None else [f"KV memory {self.kv_used_pct:.0f} %"])])
 
 
 def speedup_max(lost_s: float, total_s: float) -> float | None:
@@ -204,6 +222,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     speedup_max: Times | None = None
     """The function `speedup_max`, of the window, with unexplained loss counted as the cause's. None as above, and if hardly any work is
     left."""
+    requests: Requests | None = None  # of an inference server whose metrics are read
     near: CauseWord | None = None  # another cause that holds nearly as much of the loss (`policy.NEAR`): both stand
 
     def brief(self) -> Verdict:

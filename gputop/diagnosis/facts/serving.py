@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from gputop.findings import policy
+from gputop.findings.verdict import Requests
 from gputop.model.board import Board
 from gputop.model.engines import DETOKENIZER, FRONT, TOKENIZER, Family, families
 from gputop.model.roles import program_name
@@ -42,6 +43,7 @@ class ServerFacts(Struct, frozen=True):
     queued_p50_s: float | None = None
     first_token_p50_s: float | None = None
     first_token_p99_s: float | None = None
+    steps_per_s: float = 0.0  # forward passes
     is_slow: bool = False  # it took too long to answer with its metrics, so that these are not known
 
     @property
@@ -50,6 +52,14 @@ class ServerFacts(Struct, frozen=True):
         with its metrics, which goes the same way."""
         has = self.running + self.waiting > 0 or self.finished_per_s > 0.0 or self.tokens_per_s > 0.0
         return has or (self.is_slow and self.full_front is not None)
+
+    @property
+    def requests(self) -> Requests | None:
+        """Its requests in words; None while it does not answer."""
+        if self.is_slow:
+            return None
+        used = None if self.kv_used is None else round(100 * self.kv_used, 1)
+        return Requests(self.running, self.waiting, round(self.tokens_per_s, 1), self.first_token_p50_s, self.first_token_p99_s, used)
 
     @property
     def front(self) -> ServerPart | None:
@@ -133,7 +143,7 @@ class Servers:
             kv_used=None if used is None else used / 100, preemptions_per_s=total("preemptions_per_s"),
             finished_per_s=total("finished_per_s"), tokens_per_s=total("generated_tokens_per_s"), queued_p50_s=worst("queued_p50_s"),
             first_token_p50_s=worst("first_token_p50_s"), first_token_p99_s=worst("first_token_p99_s"),
-            is_slow=all(one.missing.get("running") == TOO_SLOW for one in pages),
+            steps_per_s=total("steps_per_s"), is_slow=all(one.missing.get("running") == TOO_SLOW for one in pages),
         )  # fmt: skip
 
     def _shares(self, pid: int) -> tuple[float, float]:

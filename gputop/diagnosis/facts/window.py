@@ -36,9 +36,9 @@ from gputop.diagnosis.facts.past import Past
 from gputop.diagnosis.facts.points import Points, copied_beside
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.programs import with_programs
-from gputop.diagnosis.facts.serving import Servers
+from gputop.diagnosis.facts.serving import ServerFacts, Servers
 from gputop.diagnosis.facts.starts import held_bytes
-from gputop.diagnosis.facts.stepclock import step_of
+from gputop.diagnosis.facts.stepclock import split, step_of
 from gputop.diagnosis.facts.takers import TakerTrack, born_ns, name_of
 from gputop.diagnosis.facts.tracks import ProcTrack, some_worked
 from gputop.diagnosis.facts.wakes import WakeTrack, Woken
@@ -76,6 +76,7 @@ class Window:
         self._points = Points()
         self._launches = Launches()
         self._servers = Servers()
+        self._served: dict[int, ServerFacts] = {}  # trainer -> the server of its engine
         self._procs: dict[int, ProcTrack] = {}
         self._gpus = Gpus()
         self._host = HostTrack()
@@ -221,6 +222,7 @@ class Window:
         jobs = gpushares.with_neighbours([self._alive(job, view, len(gpus)) for job in jobs], board, family)
         late_for = {word for job in jobs for proc in (job.trainer, *job.workers) for word in (*proc.kinds, *proc.threads_met)}
         pressed, wires = any(job.limits.pressed for job in jobs), wire.uses_of(jobs)
+        self._served = self._servers.of_jobs(board, [job.trainer.pid for job in jobs])
         return Facts(
             t_ns=self.t_ns, seconds=seconds, jobs=jobs, host=host, gpus=list(gpus.values()), takers=takers, probed=bool(board.threads),
             switch_share=board.switch_share,
@@ -233,7 +235,7 @@ class Window:
             watched_s=(self.t_ns - self._since_ns) / 1e9, wakes=view.woken.by_tid, pids=frozenset(board.infos),
             threads=self._wakes.threads(), main_calls=self._wakes.main_calls(), file_servers=self._file_servers(view),
             wires=wires, ways=transport.ways_of(jobs, wires, host.ports), servings=self._servers.now(),
-            servers=self._servers.of_jobs(board, [job.trainer.pid for job in jobs]),
+            servers=self._served,
         )  # fmt: skip
 
     def _file_servers(self, view: _View) -> dict[int, str]:
@@ -418,7 +420,9 @@ class Window:
         return OutputReader(pid, name_of(board, pid), info is not None and info.ppid == job.trainer.pid, cores)
 
     def _step(self, job: JobFacts, data: float) -> Step | None:
-        past = self._past(job.trainer.pid)
+        past, server = self._past(job.trainer.pid), self._served.get(job.trainer.pid)
+        if server is not None and server.steps_per_s > 0.0:
+            return split(server.steps_per_s, "the server's metrics", job.trainer.state.fractions)
         return step_of(job, past.clock, past.rhythm(job, self._gpus.tracks(job.gpus), self.t_ns), data)
 
     def pace(self, trainer_pid: int) -> float | None:

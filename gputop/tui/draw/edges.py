@@ -159,7 +159,8 @@ def verdict_lines(
     told, severity = notice
     noticed = [(f"  ▲ {told} ", SEVERITY_COLOURS.get(severity, "warn"))] if told else []
     room = view.width - len(offered) - 1 - _width(noticed)
-    detail = brief(verdict.detail or offer, room - 3)
+    requests = "" if verdict.requests is None else verdict.requests.told()
+    detail = brief(verdict.detail or offer or requests, room - 3)
     if len(detail) > room - 3:
         detail = without_pids(detail)  # the table has the pids too, and only this line has the numbers
     return [first, [(fit(f"   {detail}", room), ""), *noticed, (f" {offered}", "accent")]]

@@ -173,8 +173,9 @@ def commands(verdict: Verdict) -> list[str]:
 
 
 def measured(verdict: Verdict, width: int) -> Block:
-    """The numbers behind a verdict, and how long a step takes."""
-    step = [] if verdict.step is None else wrapped(verdict.step.told(), width, "", "  ")
+    """The numbers behind a verdict, and how long a step takes; of a server its requests."""
+    pace = verdict.requests or verdict.step
+    step = [] if pace is None else wrapped(pace.told(), width, "", "  ")
     out = [*evidence(verdict.evidence, width), *step]
     return [[("evidence", "head")], *out] if out else []
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gputop.findings.line import line_of
+from gputop.model.serving import TOO_SLOW
+from gputop.tui.draw.why import measured
 from tests.unit.diagnosis.causes_serving import (
     CORE,
     TOP,
@@ -92,6 +95,22 @@ def _of_sglang(frame):
 
     frame.servings = [replace(one, family="sglang") for one in frame.servings]
     return frame
+
+
+def test_a_server_has_requests_and_passes_where_a_trainer_has_steps() -> None:
+    scene = vllm(97.0, 0.2, 0.2, POLL_SOCKET, steps=40.0, first_token={100_000: 5})
+    verdict(scene)
+    found = scene.engine.verdict
+    assert found.requests is not None
+    assert (found.requests.running, found.requests.waiting, found.requests.tokens_per_s, found.requests.kv_used_pct) == (4, 20, 300.0, 40.0)
+    assert found.step is not None
+    assert (found.step.per_s, found.step.source) == (pytest.approx(40.0), "the server's metrics")
+    assert found.requests.told().startswith("4 requests run, 20 wait; 300 tokens/s")
+    assert "20 waiting" in line_of(scene.board, found).text()
+    assert "300 tokens/s" in "".join(text for line in measured(found, 100) for text, _ in line)
+    scene.server = {"pid": TOP, "problem": TOO_SLOW}
+    scene.play(6)
+    assert scene.engine.verdict.requests is None
 
 
 def test_the_path_leads_from_the_engine_to_the_process_that_it_waits_for() -> None:
