@@ -13,6 +13,7 @@ LANES_OF_CAUSE = {
     "slow-wire": ("net.rx_mb_per_s", "rdma.rx_mb_per_s", "offcpu.pct"),
     "comm-fallback": ("rdma.rx_mb_per_s", "net.rx_mb_per_s", "offcpu.pct"), "gpu-shared": ("gpu.sm_active_pct",),
     "frontend-bound": ("serving.first_token_p99_ms", "cpu.busy_pct"),
-    "scheduler-bound": ("gpu.sm_active_pct", "serving.first_token_p99_ms"), "kv-full": ("serving.kv_used_pct", "serving.first_token_p99_ms"),
+    "scheduler-bound": ("gpu.sm_active_pct", "serving.first_token_p99_ms"),
+    "kv-full": ("serving.kv_used_pct", "serving.first_token_p99_ms"),
 }  # fmt: skip
 """Cause -> fields of `gputop.model.fields`, the most telling first."""

@@ -15,8 +15,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from gputop.tables.derived import OFFCPU, SWITCHES, WAITS, of_threads, offcpu_ns
 from gputop.tables.rows import Rows
-from gputop.tables.schema import OFFCPU, SWITCHES, TALLY, WAITS, of_threads, offcpu_ns
+from gputop.tables.schema import TALLY
 
 TALLIED = {
     "procs.pid", "procs.oncpu_ns", "procs.vol", "procs.invol", "probes.calls.pid", "probes.calls.call", "probes.calls.count",

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
 from typing import Any
 
 from msgspec import Struct
 
-from gputop.model.syscalls import syscall_names
+from gputop.tables.derived import (
+    OFFCPU,
+    SWITCHES,
+    WAITS,
+    call_names,
+    flag,
+    listed_now,
+    mean_ms,
+    name_of,
+    of_threads,
+    offcpu_ns,
+    pid_of,
+    read_now,
+    role,
+    scaled_later,
+)
 from gputop.tables.rows import Rows, scaled
 
 NS, MS = 1e-9, 1e-3  # s
@@ -73,65 +88,6 @@ def _name(name: str, field: str, of: str) -> Column:
     return Column(name, "TEXT", f"name of the {of}", lambda rows: [rows.known.name(pid) for pid in rows.gauge(field)])
 
 
-def _role(rows: Rows) -> Sequence[Any]:
-    roles = rows.known.roles()
-    return [role.kind if (role := roles.get(pid)) else "bystander" for pid in rows.gauge("pid")]
-
-
-def offcpu_ns(rows: Rows) -> Sequence[Any]:
-    """ns of the tick in which each process's main thread was not on a CPU."""
-    pairs = zip(rows.increment("t_ns"), rows.increment("oncpu_ns"), strict=True)
-    return [None if span is None or ran is None else max(0, span - ran) for span, ran in pairs]
-
-
-def read_now(rows: Rows) -> Sequence[bool]:
-    """Which rows were read in their tick; in a key frame the others repeat an earlier reading."""
-    return rows.once("read", lambda: rows.not_restated(rows.samples, rows.keys()))
-
-
-def _listed_now(rows: Rows) -> Sequence[bool]:
-    """Which rows of processes on GPUs were read in their tick; the others are restated by a key frame (see `read_now`)."""
-    keys = [(gpu.index, proc.pid, proc.gpu_instance) for gpu, proc in zip(rows.owners, rows.samples, strict=True)]
-    return rows.not_restated(rows.owners, keys)
-
-
-WAITS, SWITCHES, OFFCPU = range(3)
-
-
-def of_threads(rows: Rows, column: int) -> Sequence[Any]:
-    """``WAITS``, ``SWITCHES`` or ``OFFCPU`` of all threads of each row's process (see `ProbedThreads.columns`); filled in later."""
-    columns = rows.once("threads", lambda: rows.known.threads.columns(rows.ticks, rows.gauge("pid"), read_now(rows)))
-    found: Sequence[Any] = columns[column]
-    return found
-
-
-def _scaled_later(values: Sequence[Any], factor: float) -> Iterator[Any]:
-    """Values times ``factor``, computed when they are read: `Known` fills them in later."""
-    return (None if value is None else value * factor for value in values)
-
-
-def _mean_ms(rows: Rows) -> Sequence[Any]:
-    pairs = zip(rows.increment("total_ns"), rows.increment("count"), strict=True)
-    return [spent / calls / 1e6 if spent is not None and calls else None for spent, calls in pairs]
-
-
-def _pid_of(field: str) -> Callable[[Rows], Sequence[Any]]:
-    return lambda rows: [rows.known.threads.pid_of.get(tid) for tid in rows.gauge(field)]
-
-
-def _name_of(field: str) -> Callable[[Rows], Sequence[Any]]:
-    return lambda rows: [rows.known.name(rows.known.threads.pid_of.get(tid)) for tid in rows.gauge(field)]
-
-
-def _call_names(rows: Rows) -> Sequence[Any]:
-    names = syscall_names(rows.known.header.machine)
-    return [names.get(call, str(call)) if call >= 0 else "none" if call == -1 else None for call in rows.gauge("call")]
-
-
-def _flag(field: str) -> Callable[[Rows], Sequence[Any]]:
-    return lambda rows: [int(value) for value in rows.gauge(field)]
-
-
 CLOCK = (
     Column("t_ns", "INTEGER", "time of the tick, CLOCK_MONOTONIC ns", lambda rows: rows.ticks),
     Column("unix_s", "REAL", "time of the tick, s since 1970",
@@ -187,7 +143,7 @@ PROC = TableSpec("proc", "each process in each tick in which it was read (/proc/
     *CLOCK,
     _gauge("pid", "INTEGER", "process"),
     _name("name", "pid", "process"),
-    Column("role", "TEXT", "trainer, worker, helper or bystander", _role),
+    Column("role", "TEXT", "trainer, worker, helper or bystander", role),
     Column("dt_s", "REAL", "time since its row before, s", lambda rows: scaled(rows.increment("t_ns"), NS)),
     _gauge("state", "TEXT", "R running or runnable, S sleeping, D disk, T stopped, Z ended; main thread"),
     Column("cpu_s", "REAL", "CPU of all its threads, s since it was read (0.2 s; rows between have 0), in clock ticks",
@@ -203,7 +159,7 @@ PROC = TableSpec("proc", "each process in each tick in which it was read (/proc/
     _count("vol", "voluntary context switches of its main thread"),
     _count("invol", "involuntary context switches of its main thread"),
     Column("stall_ms", "REAL", "longest single wait for a CPU of any of its threads since its row before, ms (sched probe; a wait of a "
-           "bystander may stand in two rows); NULL where none was reported", lambda rows: _scaled_later(of_threads(rows, WAITS), 1e-6)),
+           "bystander may stand in two rows); NULL where none was reported", lambda rows: scaled_later(of_threads(rows, WAITS), 1e-6)),
     _gauge("rss_bytes", "INTEGER", "resident memory, bytes"),
     _gauge("anon_bytes", "INTEGER", "of a trainer or worker: anonymous memory, also where swapped, bytes (every 1.5 s)"),
     _gauge("shared_bytes", "INTEGER", "of a worker: how much of anon_bytes it shares with others, bytes (now and then)"),
@@ -227,7 +183,7 @@ PROC = TableSpec("proc", "each process in each tick in which it was read (/proc/
     _gauge("syscall", "INTEGER", "system call its main thread sleeps in, -1 while running"),
     _gauge("wchan", "TEXT", "kernel function its main thread sleeps in"),
     Column("thread_offcpu_s", "REAL", "time off a CPU of all its threads, s; counted when a thread is reported that has run since, as "
-           "thread_switches are (sched probe)", lambda rows: _scaled_later(of_threads(rows, OFFCPU), NS)),
+           "thread_switches are (sched probe)", lambda rows: scaled_later(of_threads(rows, OFFCPU), NS)),
 ), read_now)  # fmt: skip
 
 _CALLS = (
@@ -237,7 +193,7 @@ _CALLS = (
     _gauge("call", "TEXT", "CUDA entry point"),
     _count("calls", "calls", "count"),
     Column("total_ms", "REAL", "time in them, ms in the tick", lambda rows: scaled(rows.increment("total_ns"), 1e-6)),
-    Column("mean_ms", "REAL", "mean time of a call in the tick, ms", _mean_ms),
+    Column("mean_ms", "REAL", "mean time of a call in the tick, ms", mean_ms),
     Column("max_ms", "REAL", "longest call that ended in the tick, ms, rounded up by 3 % at most",
            lambda rows: [value / 1e6 for value in rows.gauge("max_ns")]),
     _gauge("counted_share", "REAL", "share of the time in which it is counted; below 1 the other numbers are estimates", "share"),
@@ -265,8 +221,8 @@ _SWITCH_SHARE = _owner(
 PREEMPT = TableSpec("preempt", "processes that ran on a CPU while a thread waited for it (sched probe)", ("probes", "preempts"), (
     *CLOCK,
     _gauge("victim_tid", "INTEGER", "thread that waited"),
-    Column("victim_pid", "INTEGER", "its process", _pid_of("victim_tid")),
-    Column("victim", "TEXT", "name of that process", _name_of("victim_tid")),
+    Column("victim_pid", "INTEGER", "its process", pid_of("victim_tid")),
+    Column("victim", "TEXT", "name of that process", name_of("victim_tid")),
     _gauge("culprit_tid", "INTEGER", "thread that ran; 0: none, as while a cgroup quota throttles"),
     _gauge("culprit_pid", "INTEGER", "its process"),
     _name("culprit", "culprit_pid", "process that ran"),
@@ -278,21 +234,21 @@ PREEMPT = TableSpec("preempt", "processes that ran on a CPU while a thread waite
 WAKEUP = TableSpec("wakeup", "which thread ended the sleep of which (sched probe)", ("probes", "wakeups"), (
     *CLOCK,
     _gauge("wakee_tid", "INTEGER", "thread that slept"),
-    Column("wakee_pid", "INTEGER", "its process", _pid_of("wakee_tid")),
-    Column("wakee", "TEXT", "name of that process", _name_of("wakee_tid")),
+    Column("wakee_pid", "INTEGER", "its process", pid_of("wakee_tid")),
+    Column("wakee", "TEXT", "name of that process", name_of("wakee_tid")),
     _gauge("waker_tid", "INTEGER", "thread that woke it; 0 is an interrupt"),
     _gauge("waker_pid", "INTEGER", "its process"),
     _name("waker", "waker_pid", "process that woke it"),
-    Column("call", "TEXT", "system call that it slept in; none is a page fault", _call_names),
+    Column("call", "TEXT", "system call that it slept in; none is a page fault", call_names),
     Column("call_kind", "TEXT", "what the call waited for: futex, timer, child, signal, fault, memory, filesystem, io_uring, ipc, several, "
            "or the descriptor's file: pipe, unix, network, file, disk, nvidia, terminal, device, eventfd, epoll, pidfd, anonymous",
            lambda rows: [kind or None for kind in rows.gauge("kind")]),
     Column("futex", "TEXT", "address of the futex in wakee's memory, in hexadecimal; woken both ways at one address it is a lock",
            lambda rows: [f"{address:x}" if address else None for address in rows.gauge("address")]),
-    Column("shared", "INTEGER", "1 if it is a futex of several processes: in each its address is another", _flag("shared")),
-    Column("inherits", "INTEGER", "1 if it is a futex that lends its owner the sleeper's priority", _flag("inherits")),
-    Column("timed", "INTEGER", "1 if the call had a time limit", _flag("timed")),
-    Column("uninterruptible", "INTEGER", "1 if no signal could end the sleep, as that for a disk", _flag("uninterruptible")),
+    Column("shared", "INTEGER", "1 if it is a futex of several processes: in each its address is another", flag("shared")),
+    Column("inherits", "INTEGER", "1 if it is a futex that lends its owner the sleeper's priority", flag("inherits")),
+    Column("timed", "INTEGER", "1 if the call had a time limit", flag("timed")),
+    Column("uninterruptible", "INTEGER", "1 if no signal could end the sleep, as that for a disk", flag("uninterruptible")),
     _count("times", "how often"),
     _seconds("wait_s", "wait_ns", "length of the sleeps that it ended"),
     _SWITCH_SHARE,
@@ -541,7 +497,7 @@ GPU_PROCESS = TableSpec("gpu_process", "each process on each GPU, once a second 
     _gauge("enc_pct", "REAL", "video encoder, %"),
     _gauge("dec_pct", "REAL", "video decoder, %"),
     _gauge("gpu_instance", "INTEGER", "MIG GPU instance; NULL outside MIG"),
-), _listed_now)  # fmt: skip
+), listed_now)  # fmt: skip
 
 HARDWARE = TableSpec("hardware", "the machine's slow facts, read twice a minute (psutil); a row when one changed, and about every ten "
                      "seconds", ("host", "hardware"), (
@@ -559,7 +515,7 @@ HARDWARE = TableSpec("hardware", "the machine's slow facts, read twice a minute 
 NIC = TableSpec("nic", "each network interface but lo, as often as hardware (psutil)", ("host", "hardware", "nics"), (
     *CLOCK,
     _gauge("interface", "TEXT", "name", "name"),
-    Column("is_up", "INTEGER", "1 if it is up", _flag("is_up")),
+    Column("is_up", "INTEGER", "1 if it is up", flag("is_up")),
     _gauge("speed_mbit", "INTEGER", "speed of the link, Mbit/s"),
     _gauge("mtu", "INTEGER", "largest packet, bytes"),
 ))  # fmt: skip
@@ -570,7 +526,7 @@ FILE_SYSTEM = TableSpec("file_system", "each mounted file system with a disk her
     _gauge("path", "TEXT", "mount point"),
     _gauge("device", "TEXT", "device or export"),
     _gauge("kind", "TEXT", "type, as ext4 or nfs4"),
-    Column("is_remote", "INTEGER", "1 if it lies on another machine", _flag("is_remote")),
+    Column("is_remote", "INTEGER", "1 if it lies on another machine", flag("is_remote")),
     _gauge("total_bytes", "INTEGER", "size, bytes"),
     _gauge("free_bytes", "INTEGER", "free to ordinary users, bytes"),
 ))  # fmt: skip
