@@ -19,7 +19,7 @@ SAYS = (
 MOST_NAMED, MOST_FIXES, MOST_CAUSES = 5, 4, 6  # of an answer
 LOOKED_INTO = (
     "hung-worker", "lock-contention", "gil-contention", "main-thread-preprocessing", "slow-transform", "unexplained", "pause", "network-io",
-    "output-blocked", "host-optimizer",
+    "output-blocked", "host-optimizer", "frontend-bound", "scheduler-bound",
 )  # fmt: skip
 """Causes inside a process: its stacks show where."""
 

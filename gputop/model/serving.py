@@ -8,6 +8,8 @@ from zlib import crc32
 
 import msgspec
 
+from gputop.model.ranges import Count, Percent
+
 BEYOND_US = (1 << 31) - 1  # upper bound in us of a histogram's last bucket: +Inf, and any bound above it
 PAGE_S = 0.5  # s that a page may take
 TOO_SLOW = f"its page took longer than {PAGE_S:g} s"  # `Serving.problem` of a server that has no time to answer
@@ -32,19 +34,19 @@ class Serving(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     family: str = ""  # name of an engine in `gputop.model.engines`
     t_ns: int = 0  # when the page came (CLOCK_MONOTONIC)
     problem: str = ""  # why there are no values
-    running: int | None = None  # requests being worked on
-    waiting: int | None = None  # requests in the queue
-    kv_used_pct: float | None = None  # of the memory for keys and values
-    preemptions: int | None = None  # requests that lost their memory and begin again
-    prompt_tokens: int | None = None
-    generated_tokens: int | None = None
-    finished: int | None = None  # requests
-    steps: int | None = None  # forward passes
-    step_tokens: int | None = None  # tokens (of Triton: requests) in all of these together
-    first_token_us: int | None = None  # of each histogram below: all of its times together
-    per_token_us: int | None = None
-    queued_us: int | None = None
-    whole_us: int | None = None
+    running: Count | None = None  # requests being worked on
+    waiting: Count | None = None  # requests in the queue
+    kv_used_pct: Percent | None = None  # of the memory for keys and values
+    preemptions: Count | None = None  # requests that lost their memory and begin again
+    prompt_tokens: Count | None = None
+    generated_tokens: Count | None = None
+    finished: Count | None = None  # requests
+    steps: Count | None = None  # forward passes
+    step_tokens: Count | None = None  # tokens (of Triton: requests) in all of these together
+    first_token_us: Count | None = None  # of each histogram below: all of its times together
+    per_token_us: Count | None = None
+    queued_us: Count | None = None
+    whole_us: Count | None = None
     first_token: dict[int, int] = {}  # time to the first token
     per_token: dict[int, int] = {}  # time from one token to the next
     queued: dict[int, int] = {}  # time in the queue

@@ -27,7 +27,7 @@ def get(host: str, port: int, path: str) -> Iterator[bytes]:
             name = f"[{host}]" if ":" in host else host
             request = f"GET {path} HTTP/1.0\r\nHost: {name}:{port}\r\nUser-Agent: gputop\r\nAccept: text/plain\r\nConnection: close\r\n\r\n"
             line.sendall(request.encode())
-            yield from _body(_Answer(line, deadline))
+            yield from body(line, deadline)
     except TimeoutError:
         raise Unavailable(TOO_SLOW) from None
     except OSError as error:
@@ -82,8 +82,9 @@ class _Answer:
             yield piece
 
 
-def _body(answer: _Answer) -> Iterator[bytes]:
-    """The body behind the head, without what chunked transfer adds."""
+def body(line: socket.socket, deadline: float) -> Iterator[bytes]:
+    """The body of an answer, without what chunked transfer adds. ``deadline``: by time.monotonic. Unavailable, TimeoutError, OSError."""
+    answer = _Answer(line, deadline)
     status, *lines = answer.until(b"\r\n\r\n", MOST_HEAD).split(b"\r\n")
     words = status.split(None, 2)
     if not status.startswith(b"HTTP/1.") or len(words) < 2 or not words[1].isdigit():

@@ -106,12 +106,12 @@ class MetricsPage:
             before = number, {}
         if before[0] == number:
             counts = before[1]
-            counts[int(bound_us)] = counts.get(int(bound_us), 0) + int(value)
+            counts[int(bound_us)] = min(MOST_COUNT, counts.get(int(bound_us), 0) + int(value))
             self._buckets[key, metric.field] = number, counts
 
     def _made(self, pid: int, address: str, key: _Key, t_ns: int) -> Serving:
         values: dict[str, Any] = {field: found for (own, field), (_, found) in self._values.items() if own == key}
-        values = {field: found if field == "kv_used_pct" else round(found) for field, found in values.items()}
+        values = {field: found if field == "kv_used_pct" else min(MOST_COUNT, round(found)) for field, found in values.items()}
         if (used := values.get("kv_used_pct")) is not None:
             values["kv_used_pct"] = round(min(100.0, used), 2)
         values |= {field: _apart(counts) for (own, field), (_, counts) in self._buckets.items() if own == key}
