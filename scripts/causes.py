@@ -352,7 +352,7 @@ def _served(name: str) -> Explanation:
 
 SCENES: dict[str, Callable[[], Explanation]] = {
     "lost": _lost, "unexplained": _unexplained, "gpu_growth": _gpu_growth, "fallback": _fallback,
-    **{name: partial(_served, name) for name in ("frontend-bound", "scheduler-bound", "kv-full")},
+    **{name: partial(_served, name) for name in ("frontend-bound", "scheduler-bound", "kv-full", "model-load")},
 }  # fmt: skip
 """Hand-made cases, for causes that no run of the corpus has."""
 

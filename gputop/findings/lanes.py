@@ -14,6 +14,7 @@ LANES_OF_CAUSE = {
     "comm-fallback": ("rdma.rx_mb_per_s", "net.rx_mb_per_s", "offcpu.pct"), "gpu-shared": ("gpu.sm_active_pct",),
     "frontend-bound": ("serving.first_token_p99_ms", "cpu.busy_pct"),
     "scheduler-bound": ("gpu.sm_active_pct", "serving.first_token_p99_ms"),
+    "model-load": ("psi.io_pct", "disk.read_mb_per_s"),
     "kv-full": ("serving.kv_used_pct", "serving.first_token_p99_ms"),
 }  # fmt: skip
 """Cause -> fields of `gputop.model.fields`, the most telling first."""

@@ -22,7 +22,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,11 +47,11 @@ def asked(running: Running, clients: int, prompt: int = 200, answer: int = 30, l
 
 def engine(
     trainer: Trainer, *, pass_ms: float, tokenize_ms: tuple[float, float] = (1.0, 1.0), schedule_ms: tuple[float, float] = (0.5, 0.5),
-    kv_tokens: int = 1 << 20, most: int = 64, blocks: int = 0,
+    kv_tokens: int = 1 << 20, most: int = 64, blocks: int = 0, load: Callable[[], None] = lambda: None,
 ) -> None:  # fmt: skip
     """Serve until the time is over. ``pass_ms``: of a forward pass on the GPU; the pairs: CPU time of the API server for a prompt, and of
     the engine between two passes, before and once it is slow; ``kv_tokens``: room for keys and values; ``most``: requests at once;
-    ``blocks``: of a kernel, 0 for as many as the GPU has SMs."""
+    ``blocks``: of a kernel, 0 for as many as the GPU has SMs; ``load``: of the weights, before it listens."""
     from tests.workloads.gpu import SMS
     from tests.workloads.loop import Over
 
@@ -63,6 +63,8 @@ def engine(
         command = [sys.executable, "-m", "tests.workloads.served", "server", str(folder), *map(str, tokenize_ms)]
         server = subprocess.Popen(command)
         line, _ = listening.accept()
+    load()
+    line.sendall(b"{}\n")
     requests: queue.Queue[dict[str, int]] = queue.Queue()
     threading.Thread(target=lambda: [requests.put(json.loads(text)) for text in line.makefile()], daemon=True).start()
     forward = trainer.compute(pass_ms, blocks=blocks or SMS, kernels=8, bytes_in=1 << 14, pinned=True)
@@ -133,6 +135,7 @@ class _Server:
     async def run(self) -> None:
         """Serve for ever."""
         reader, self._engine = await asyncio.open_unix_connection(f"{self._folder}/engine.sock", limit=1 << 20)
+        await reader.readline()  # the engine is ready
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port = self._folder / "port"
         port.with_suffix(".part").write_text(str(server.sockets[0].getsockname()[1]))

@@ -43,7 +43,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     writes = job.trainer in procs and _writes(job, facts)
     rate = sum(proc.read_bytes_per_s or 0.0 for proc in procs) or None  # None: programs read for them
     (device, busy), limit = facts.host.disk_busy or ("", 0.0), job.limits.read_limit
-    movers = _movers(job, facts, rate or 0.0)
+    movers = movers_of(job, facts, rate or 0.0)
     moving = joined(", ", (filled("{} ({}) moves {}", one.name, one.pid, _per_s(one.bytes_per_s)) for one in movers))
     told = [filled("{} waited for the disk {:.0f}% of the time", who, 100 * share)]
     if rate is not None:
@@ -60,7 +60,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
         percent("psi_io_pct", facts.host.psi_io, "PSI io some"),
     )
     others = _write_less(pid) if writes else _read_faster(job, facts, procs, pid)
-    fixes = (*_after(movers), *_lifting(limit, job.limits.cgroup_version), *others)
+    fixes = (*after_others(movers), *lifting(limit, job.limits.cgroup_version), *others)
     culprits = tuple(Culprit(one.pid, one.name, None) for one in movers)
     return Finding(joined("; ", [*told, moving] if moving else told), evidence, fixes, culprits)
 
@@ -74,7 +74,7 @@ def _locked(job: WalkedJob) -> float | None:
     return locked / len(job.workers) if locked and owners.reads_at_limit(job) else None
 
 
-def _movers(job: WalkedJob, facts: WalkedFacts, rate: float) -> list[Mover]:
+def movers_of(job: WalkedJob, facts: WalkedFacts, rate: float) -> list[Mover]:
     """Processes that keep the disk busy or use up the limit of the job's cgroup, each moving at least half as much as the job reads."""
     busiest, limit = facts.host.disk_busy, job.limits.read_limit
     if limit is not None and (limit.bytes_per_s is None or rate >= policy.HALF * limit.bytes_per_s):
@@ -91,13 +91,15 @@ def _writes(job: WalkedJob, facts: WalkedFacts) -> bool:
     return "disk" not in programs_wait(job, facts) and (written > read or (bool(job.workers) and written == read))
 
 
-def _after(movers: list[Mover]) -> list[Fix]:
+def after_others(movers: list[Mover]) -> list[Fix]:
+    """The fix that lets others wait for the disk."""
     names = joined(", ", (filled("{} ({})", one.name, one.pid) for one in movers))
     text = filled("Let {} have the disk only when no other process wants it (bfq and mq-deadline heed this)", names)
     return [Fix(text, filled("ionice -c 3 -p {:pids}", [one.pid for one in movers]))] if movers else []
 
 
-def _lifting(limit: ReadLimit | None, version: int) -> list[Fix]:
+def lifting(limit: ReadLimit | None, version: int) -> list[Fix]:
+    """The fix that lifts the limit of a control group on reads. ``version``: of control groups."""
     if limit is None:
         return []
     text, device = filled("Lift the limit of cgroup {}", limit.path), _DEVICE.fullmatch(limit.device)

@@ -12,7 +12,7 @@ from gputop.findings.verdict import Requests
 from gputop.model.board import Board
 from gputop.model.engines import DETOKENIZER, FRONT, TOKENIZER, Family, families
 from gputop.model.roles import program_name
-from gputop.model.serving import TOO_SLOW, ServingNow, ServingTracks
+from gputop.model.serving import NOT_LISTENING, TOO_SLOW, ServingNow, ServingTracks
 
 PUSHED_PER_S = 0.5  # requests a second that lose their memory, from which it was full, whatever is free at the moment (guess)
 _BEFORE_GPU = (FRONT, TOKENIZER, DETOKENIZER)  # parts through which each request and answer goes
@@ -44,6 +44,7 @@ class ServerFacts(Struct, frozen=True):
     first_token_p50_s: float | None = None
     first_token_p99_s: float | None = None
     steps_per_s: float = 0.0  # forward passes
+    is_loading: bool = False  # it does not take requests yet
     is_slow: bool = False  # it took too long to answer with its metrics, so that these are not known
 
     @property
@@ -56,7 +57,7 @@ class ServerFacts(Struct, frozen=True):
     @property
     def requests(self) -> Requests | None:
         """Its requests in words; None while it does not answer."""
-        if self.is_slow:
+        if self.is_slow or self.is_loading:
             return None
         used = None if self.kv_used is None else round(100 * self.kv_used, 1)
         return Requests(self.running, self.waiting, round(self.tokens_per_s, 1), self.first_token_p50_s, self.first_token_p99_s, used)
@@ -76,7 +77,7 @@ class ServerFacts(Struct, frozen=True):
     @property
     def rests(self) -> bool:
         """True if nobody asks it: it has no requests, and no process is at work on some that its metrics do not have yet."""
-        return not self.is_asked and not self.is_slow and (self.front is None or self.front.cores < policy.HALF)
+        return not (self.is_asked or self.is_slow or self.is_loading) and (self.front is None or self.front.cores < policy.HALF)
 
     @property
     def lacks_memory(self) -> bool:
@@ -121,7 +122,7 @@ class Servers:
             return {}
         pages: dict[int, list[ServingNow]] = {}
         for one in self._pages.now():
-            if one.running is not None or one.waiting is not None or one.missing["running"] == TOO_SLOW:
+            if one.running is not None or one.waiting is not None or one.missing["running"] in (TOO_SLOW, NOT_LISTENING):
                 pages.setdefault(one.pid, []).append(one)
         found = {top: self._of_family(family, pages[top], board) for top, family in self._families.items() if top in pages}
         return {pid: found[top] for pid in trainers for top, family in self._families.items() if pid in family.parts and top in found}
@@ -143,7 +144,8 @@ class Servers:
             kv_used=None if used is None else used / 100, preemptions_per_s=total("preemptions_per_s"),
             finished_per_s=total("finished_per_s"), tokens_per_s=total("generated_tokens_per_s"), queued_p50_s=worst("queued_p50_s"),
             first_token_p50_s=worst("first_token_p50_s"), first_token_p99_s=worst("first_token_p99_s"),
-            steps_per_s=total("steps_per_s"), is_slow=all(one.missing.get("running") == TOO_SLOW for one in pages),
+            steps_per_s=total("steps_per_s"), is_loading=all(one.missing.get("running") == NOT_LISTENING for one in pages),
+            is_slow=all(one.missing.get("running") == TOO_SLOW for one in pages),
         )  # fmt: skip
 
     def _shares(self, pid: int) -> tuple[float, float]:

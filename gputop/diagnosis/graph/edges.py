@@ -30,7 +30,7 @@ RESOURCES = (
     "work", "cpu", "quota", "mask", "memory", waits.DISK, waits.NETWORK, waits.PIPE, waits.POLL, waits.TIMER, waits.CHILD, waits.DRIVER,
     waits.LOCK, waits.UNKNOWN, waits.QUEUE, GIL, "thread", "peer", "reader", "copy", "gap", "gpu", "birth", "ahead", "nobody",
     "rank", "pause", "turn", "launch", "unasked", PACED, "step", "wire", "front", "schedule",
-    "kv",
+    "kv", "load",
 )  # fmt: skip
 """Resources that a walk may end at (`gputop.diagnosis.graph.waitgraph.Walk.book`)."""
 

@@ -146,6 +146,7 @@ def _updates(walk: Walk) -> Iterator[Price]:
     yield Price(Leaf("step", "host"), gpuside.updating(walk.job, busy), _UPDATING.__contains__)
 
 
+_LOADED = frozenset(("main.disk", "data.disk"))
 _ASKED = frozenset(f"main.{kind}" for kind in ("pipe", "network", "poll", "lock", "unknown", "timer", "child", "unasked"))
 """Waits of an engine's main thread that may be for requests."""
 
@@ -153,6 +154,8 @@ _ASKED = frozenset(f"main.{kind}" for kind in ("pipe", "network", "poll", "lock"
 def _of_server(walk: Walk) -> Iterator[Price]:
     """Prices of what keeps an inference engine that has requests, by its server's own metrics."""
     server = walk.facts.servers.get(walk.job.trainer.pid)
+    if server is not None and server.is_loading:
+        yield Price(Leaf("load", "engine"), inf, _LOADED.__contains__)
     if server is None or not server.is_asked:
         return
     if server.lacks_memory:

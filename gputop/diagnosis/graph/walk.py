@@ -27,7 +27,8 @@ _STATES = {
 }  # fmt: skip
 """`Hop.kind` -> state of a step; all other kinds are ``waits``."""
 _BY_RESOURCE = {
-    "quota": "throttled", "memory": "memory", "disk": "disk", "network": "network", "lock": "waits", "gil": "waits", "reader": "waits",
+    "quota": "throttled", "memory": "memory", "disk": "disk", "load": "disk", "network": "network", "lock": "waits", "gil": "waits",
+    "reader": "waits",
 }  # fmt: skip
 """Resource of the leaf -> state of its last step, whatever the kind of sleep."""
 _FOR = {
@@ -184,7 +185,7 @@ class _Steps(Struct):
         if resource == "quota":
             quota = self.job.limits.quota_cpus
             return state, ("its quota" if quota is None else f"the quota of {quota:g} CPUs", ())
-        if resource == "disk":
+        if resource in ("disk", "load"):
             disk = self.facts.host.disk_busy
             return state, (clean(disk[0]) if disk is not None else "", ())
         if resource == "nobody":

@@ -44,6 +44,7 @@ NONE = {
     "frontend-bound": "how many processes take requests is decided when the server starts: see the fixes in gputop explain",
     "scheduler-bound": "what an engine does between two passes is its own: see the fixes in gputop explain",
     "kv-full": "an engine takes its memory when it starts: see the fixes in gputop explain",
+    "model-load": "a start comes once: see the fixes in gputop explain",
     "worker-respawn": "whether loaders stay is decided when they start: see the fixes in gputop explain",
     "main-thread-preprocessing": "work of the trainer itself cannot be left out while it runs",
     "host-optimizer": "where the optimizer keeps its state is decided by the program: see the fixes in gputop explain",

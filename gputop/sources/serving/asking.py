@@ -8,7 +8,7 @@ from threading import Event
 from urllib.parse import urlsplit
 
 from gputop.model.engines import FRONT, Engine, Family, engines
-from gputop.model.serving import TOO_SLOW, Serving
+from gputop.model.serving import NOT_LISTENING, TOO_SLOW, Serving
 from gputop.sources import Unavailable, netns, start_thread
 from gputop.sources.serving import http, place
 from gputop.sources.serving.page import MetricsPage
@@ -92,7 +92,7 @@ class AskingFamily(Asking):
         if found is None or not place.is_still(self._proc, fronts[0], found):
             found = self._place = place.find(self._proc, family.engine, fronts, [family.top])
         if found is None:
-            self._publish([self._without_values("nothing of it listens yet")])
+            self._publish([self._without_values(NOT_LISTENING)])
             return LOOK_S
         try:
             self._publish(self._page(found.host, found.port, "/metrics", found.address, [family.engine]))

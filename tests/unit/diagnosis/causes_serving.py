@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gputop.model.serving import TOO_SLOW
-from tests.unit.diagnosis.scene import EPOLL, FUTEX, ON_CPU, POLL_SOCKET, Proc, Scene
+from gputop.model.serving import NOT_LISTENING, TOO_SLOW
+from tests.unit.diagnosis.scene import DISK, EPOLL, FUTEX, ON_CPU, POLL_SOCKET, Proc, Scene
 
 TOP, CORE = 90, 100
 SERVE = ["python3", "/opt/bin/vllm", "serve", "tiny"]
@@ -52,10 +52,19 @@ def no_time_for_its_page() -> Scene:
     return scene
 
 
+def weights_from_a_slow_disk() -> Scene:
+    """The engine reads its weights; the API server does not listen yet."""
+    scene = vllm(2.0, 0.02, 0.1, DISK)
+    scene.procs[CORE].read_bytes, scene.procs[CORE].uninterruptible = 50 << 20, 0.85
+    scene.server = {"pid": TOP, "problem": NOT_LISTENING}
+    return scene
+
+
 SERVED: dict[Callable[[], Scene], tuple[str, str]] = {
     full_api_server: ("input-bound", "frontend-bound"),
     no_time_for_its_page: ("input-bound", "frontend-bound"),
     tokenizer_of_its_own: ("input-bound", "frontend-bound"),
     busy_scheduler: ("wait-heavy", "scheduler-bound"),
+    weights_from_a_slow_disk: ("input-bound", "model-load"),
     no_room_for_keys_and_values: ("busy-not-working", "kv-full"),
 }
