@@ -33,12 +33,14 @@ from gputop.tui.enlarge import EnlargeScreen  # noqa: E402
 from gputop.tui.flame_box import FlameScreen  # noqa: E402
 from gputop.tui.prove_box import ProveScreen  # noqa: E402
 from gputop.tui.stacks_box import StacksScreen  # noqa: E402
+from gputop.tui.trace_box import TraceScreen  # noqa: E402
 from gputop.tui.why_box import ContentionScreen, WhyScreen  # noqa: E402
 
 _MADE = "Written by `make manual` from {}: change that, not this page."
 _BOXES = {
     "e: why": WhyScreen, "s: stacks": StacksScreen, "s, then g: a flame graph": FlameScreen, "w: who took CPU from whom": ContentionScreen,
-    "Enter: one process": DetailsScreen, "z: one lane": EnlargeScreen, "p: prove": ProveScreen, "F2: columns": ColumnsScreen,
+    "Enter: one process": DetailsScreen, "z: one lane": EnlargeScreen, "T: trace": TraceScreen,
+    "p: prove": ProveScreen, "F2: columns": ColumnsScreen,
     "v: lanes": LanesScreen, "?: help": bindings.HelpScreen,
 }  # fmt: skip
 """Title -> a box that has keys of its own."""

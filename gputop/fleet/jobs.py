@@ -337,10 +337,10 @@ def _slow_wire(job: Job) -> Job | None:
     slow = slow_of(links)
     detail = f"{told(slow, links)}; {counted(len(waiting), 'rank')} wait{_s(len(waiting))} for {'it' if len(slow) == 1 else 'them'}"
     share = f"the job loses {100 * job.lost:.0f}% of its GPUs" if job.lost is not None else _seen(job)
+    cause = FALLBACK if any(member.rank.cause == FALLBACK for member in waiting) else SLOW_WIRE
     return replace(
-        job, symptom="comm-bound", cause=FALLBACK if any(member.rank.cause == FALLBACK for member in waiting) else SLOW_WIRE, severity=_severity(job.lost), links=tuple(slow[:MOST_LINKS]), headline=share,
-        detail=detail,
-    )  # fmt: skip
+        job, symptom="comm-bound", cause=cause, severity=_severity(job.lost), links=tuple(slow[:MOST_LINKS]), headline=share, detail=detail
+    )
 
 
 def _looking(job: Job) -> Job | None:

@@ -35,6 +35,7 @@ EVERYWHERE = [
 LIVE = [
     Binding("e", "explain", "why: the evidence and what to do", id="explain", group=_LOOK),
     Binding("s", "stacks", "stacks of what is stalled, or of the selected process", id="stacks", group=_LOOK),
+    Binding("T", "trace", "a trace by torch.profiler, beside gputop's shares", id="trace", group=_LOOK),
     Binding("c", "copy_fix", "copy the command that would help", id="copy", group=_LOOK),
     Binding("enter", "details", "one process; none selected: the heat map's GPU", id="details", group=_LOOK),
     Binding("z", "enlarge", "a lane, or the heat map's GPU, large, with a cursor", id="enlarge", group=_LOOK),
@@ -75,7 +76,7 @@ LIVE = [
     Binding("y", "share", "share: write the incident's page, copy its path", id="share", group=_KEEP),
     Binding("asterisk", "tag", "tag a process", id="tag", group=_SIGNAL),
     Binding("I", "signal('INT')", "SIGINT to the tagged or selected", id="sigint", group=_SIGNAL),
-    Binding("T,f9", "signal('TERM')", "SIGTERM", id="sigterm", group=_SIGNAL),
+    Binding("f9", "signal('TERM')", "SIGTERM", id="sigterm", group=_SIGNAL),
     Binding("K", "signal('KILL')", "SIGKILL", id="sigkill", group=_SIGNAL),
 ]
 REPLAY = [

@@ -5,7 +5,6 @@ Textual looks for the method ``action_NAME`` of a screen; here these methods sta
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Thread
@@ -35,6 +34,7 @@ from gputop.tui.draw.table import SORTS
 from gputop.tui.drawing import Drawing
 from gputop.tui.enlarge import EnlargeScreen
 from gputop.tui.feed import Context
+from gputop.tui.signals import send_signal
 from gputop.tui.why_box import ContentionScreen, WhyScreen
 from gputop.tui.widgets import Drawn
 
@@ -48,7 +48,6 @@ SORT_KEYS = {
     "r": "runq", "w": "switches",
 }  # fmt: skip
 """The letter after ``o``, as in nvitop -> sort order; a capital letter reverses."""
-SIGNALS = {"INT": signal.SIGINT, "TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
 _SHORT_NAMES = {"bandwidth": "bw", "switches": "sw"}  # in the prompt, which must fit 80 columns
 _PROMPT_WIDE = 102  # columns from which the prompt has room for a word on capital letters
 
@@ -371,6 +370,12 @@ class Actions:
 
         return StacksScreen(self._context, pids)
 
+    def action_trace(self) -> None:
+        """Take a torch.profiler trace of the selected trainer, or of all that can be asked."""
+        from gputop.tui.trace_box import TraceScreen
+
+        self._open(TraceScreen(self._context))
+
     def action_contention(self) -> None:
         self._open(ContentionScreen(self._context))
 
@@ -485,32 +490,6 @@ class Actions:
     def _signal(self, name: str, targets: dict[int, int]) -> None:
         self._view.tagged = set()
         self._drawing.show_note(send_signal(name, targets))
-
-
-def send_signal(name: str, targets: dict[int, int]) -> str:
-    """Signal processes (pid -> start_ticks); returns a line with the outcome.
-
-    A process with another start time got the pid of one that has ended: it is not signalled.
-    """
-    failed = [why for pid, start_ticks in targets.items() if (why := _why_unsent(pid, start_ticks, SIGNALS[name]))]
-    done = len(targets) - len(failed)
-    return f"SIG{name} sent to {done} of {len(targets)}" + (f"; {'; '.join(failed)}" if failed else "")
-
-
-def _why_unsent(pid: int, start_ticks: int, number: signal.Signals) -> str:
-    """Signal a process; returns why that failed, empty if it did not."""
-    from gputop.prove.change import send_signal_to
-    from gputop.prove.permission import stage, why_off_stage
-
-    if why := why_off_stage(pid, stage()):
-        return f"{pid} {why}"
-    try:
-        send_signal_to(pid, start_ticks, number)
-    except PermissionError:
-        return f"{pid}: not permitted"
-    except (ProcessLookupError, FileNotFoundError):
-        return f"{pid} has ended"
-    return ""
 
 
 class LineScreen(Screen[None]):

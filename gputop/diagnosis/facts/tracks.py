@@ -293,7 +293,7 @@ class GpuTrack:
         return again or 0 < self.at_work_ns <= t_ns - policy.STEADY_NS
 
     def shares(self) -> tuple[float, ...]:
-        """Means over the window: utilization, SM activity, power as a share of its limit, the time of the process that ran most, that of all
+        """Means over the window: utilization, SM activity, power as a share of its limit, the time of the process that ran most, and of all
         others; 0 where one is not read."""
         limit_w = (self.board.number("power_limit_w") if self.board is not None else None) or math.inf
         ran = sorted(self._ran().values())
