@@ -25,7 +25,8 @@ LIVE = (
 """Folders whose tests start processes, open terminals or load probes: not `unit`."""
 LONGEST = (
     "test_guided.py", "test_kills.py", "test_corpus.py", "test_untrusted.py", "test_keep.py", "test_lxcfs.py", "test_split.py",
-    "test_fuzz.py", "test_fuzzing.py", "test_sweep.py", "test_demo.py", "test_reach.py", "test_prove.py", "test_drawing.py",
+    "test_fuzz.py", "test_fuzzing.py", "test_tools.py", "test_server.py", "test_cuda.py", "test_sched.py", "test_switches.py",
+    "test_sweep.py", "test_demo.py", "test_reach.py", "test_drawing.py", "test_prove.py", "test_lasting.py", "test_replay.py",
 )  # fmt: skip
 """Files that take long of one worker, the longest first: they begin at once, or one worker would be left with them."""
 APART = ("test_demo.py", "test_guided.py", "test_drawing.py", "test_untrusted.py", "test_fuzz.py", "test_reach.py")
@@ -86,10 +87,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Pure functions on hand-made frames have no such excuse.
     """
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: (ranks.get(item.path.name, len(ranks)), item.path.relative_to(HERE).parts[0] not in FIRST))
-    items.sort(key=lambda item: item.path.name in LAST)
+    parts = {path: path.relative_to(HERE).parts[0] for path in {item.path for item in items}}
+    items.sort(key=lambda item: (item.path.name in LAST, ranks.get(item.path.name, len(ranks)), parts[item.path] not in FIRST))
     for item in items:
-        if item.path.relative_to(HERE).parts[0] in LIVE:
+        if parts[item.path] in LIVE:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
 
 

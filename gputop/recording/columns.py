@@ -91,13 +91,15 @@ class StructPlan(NamedTuple):
 
     fields: tuple[FieldPlan, ...]
     keys: tuple[str, ...]
+    by_name: dict[str, FieldPlan]
 
 
 @cache
 def plan_of(of: type) -> StructPlan:
     hints = typing.get_type_hints(of)
     infos = msgspec.structs.fields(of)
-    return StructPlan(tuple(_field(of.__name__, info, hints[info.name]) for info in infos), KEYS.get(of.__name__, (infos[0].name,)))
+    fields = tuple(_field(of.__name__, info, hints[info.name]) for info in infos)
+    return StructPlan(fields, KEYS.get(of.__name__, (infos[0].name,)), {field.name: field for field in fields})
 
 
 def _field(of: str, info: msgspec.structs.FieldInfo, hint: Any) -> FieldPlan:
@@ -331,6 +333,7 @@ class ColumnDecoder:
     def __init__(self, parts: tuple[str, ...] | None = None) -> None:
         self._parts = parts
         self._subjects: dict[str, Subjects] = {}
+        self._wanted: dict[str, frozenset[str]] = {}
 
     def decode(self, plain: bytes) -> list[Frame]:
         """The frames. ColumnError, or another ValueError or MsgspecError, where they are not what an encoder writes."""
@@ -361,7 +364,7 @@ class ColumnDecoder:
         count = self._claim(count, len(plan.fields))
         if not count:
             return []
-        fields = {field.name: field for field in plan.fields}
+        fields = plan.by_name
         if len(keys) > len(plan.keys):
             raise ColumnError("a table has too many keys")
         known = {name: self._key(fields[name], column, count) for name, column in zip(plan.keys, keys, strict=False)}
@@ -373,10 +376,13 @@ class ColumnDecoder:
         subjects = self._subjects.setdefault(path, Subjects())
         subjects.arrange(zip(parents if path else [0] * count, *known.values(), strict=True))
         columns: list[Iterable[Any]] = []
+        wanted = self._wanted.get(path)
+        if wanted is None:
+            wanted = self._wanted[path] = frozenset(field.name for field in plan.fields if self._is_wanted(path, field))
         for field in plan.fields:
             if field.name in known:
                 columns.append(known[field.name])
-            elif field.name not in packed or not self._is_wanted(path, field):
+            elif field.name not in packed or field.name not in wanted:
                 if field.default is None and self._parts is None:
                     raise ColumnError("a field is missing")
                 if field.default is None:
