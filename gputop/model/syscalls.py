@@ -26,3 +26,12 @@ def syscall_names(machine: str = "") -> dict[int, str]:
 def syscall_numbers(*wanted: str, machine: str = "") -> frozenset[int]:
     """Numbers of system calls on ``machine``, as far as it has them."""
     return frozenset(number for number, name in syscall_names(machine).items() if name in wanted)
+
+
+FUSE_SERVING = "fuse_dev_"  # beginning of the kernel's functions in which a daemon of a FUSE file system waits for requests
+_FUSE = ("request_wait_answer", "fuse_")  # beginnings of those in which a thread waits for such a daemon, or is one
+
+
+def is_fuse(wchan: str | None) -> bool:
+    """True if a thread sleeps, by its wchan, until a process of this host serves a file."""
+    return wchan is not None and wchan.startswith(_FUSE) and not wchan.startswith(FUSE_SERVING)

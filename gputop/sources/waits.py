@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable
 from zlib import crc32
 
-from gputop.model.syscalls import syscall_names
+from gputop.model.syscalls import syscall_names, syscall_numbers
 from gputop.sources import mutexes
 from gputop.sources.files import DescriptorBudget, KeptFile, read_list, read_once
 
@@ -27,6 +27,7 @@ _TIMEOUTS = {
 TIMEOUTS = {number: _TIMEOUTS[name] for number, name in syscall_names().items() if name in _TIMEOUTS}
 FUTEX = next((call for call, timeout in TIMEOUTS.items() if timeout[1] == _LIMIT), None)
 """Number of the system call, None on an unknown architecture."""
+SEMOPS = syscall_numbers("semop", "semtimedop")
 
 _PRIVATE = 0x80  # FUTEX_PRIVATE_FLAG of linux/futex.h: only threads of one process sleep there
 _MAPS_BYTES = 8 << 20  # most bytes read of a process's maps
@@ -42,7 +43,7 @@ UNKNOWN: Wait = (None, None, None)
 class Waits:
     """The waits of one thread, or of a process's main thread, by its folder in /proc."""
 
-    __slots__ = ("_arguments", "_call", "_folder", "_kept", "_name", "_places", "_shared_at", "_syscall", "_wchan")
+    __slots__ = ("_arguments", "_call", "_folder", "_kept", "_name", "_places", "_segments", "_shared_at", "_syscall", "_wchan")
 
     def __init__(self, folder: str, pool: DescriptorBudget) -> None:
         self._folder = folder
@@ -53,6 +54,7 @@ class Waits:
         self._kept = 0
         self._shared_at = 0  # address of the futex between processes in which it sleeps; 0: in none
         self._places: dict[int, tuple[str, int] | None] = {}
+        self._segments: list[str] | None = None  # `segments`; None: not read yet
         self._arguments = (0, 0, 0)  # the first three of its system call
 
     def read(self, state: str) -> Wait:
@@ -77,9 +79,16 @@ class Waits:
         return reason
 
     @property
+    def semaphore(self) -> tuple[int, int] | None:
+        """(id of the set, address of its operations) if it sleeps in semop(2)."""
+        return self._arguments[:2] if self._call[0] in SEMOPS else None
+
+    @property
     def shared_futex(self) -> int | None:
-        """The futex shared by processes (semaphore, `multiprocessing.Lock`) that it sleeps in, as a number that is the same for all its
-        sleepers, though each may map it elsewhere; None if it sleeps in none."""
+        """The futex shared by processes (semaphore, `multiprocessing.Lock`), or System V semaphores, that it sleeps in, as a number that
+        is the same for all its sleepers, though each may map it elsewhere; None if it sleeps in none."""
+        if self._call[0] in SEMOPS:
+            return crc32(b"semid %d" % self._arguments[0])
         place = self._place_of_futex()
         return None if place is None else crc32(b"%s %d" % (place[0].encode(), place[1]))
 
@@ -88,6 +97,18 @@ class Waits:
         """The memory between processes with the futex that it sleeps in, as ``device inode`` of its maps; empty if it sleeps in none."""
         place = self._place_of_futex()
         return "" if place is None else place[0]
+
+    @property
+    def segments(self) -> list[str]:
+        """The System V shared memory of a process that sleeps in semop(2), each as ``device inode`` of its maps: what such semaphores
+        guard. The kernel lists no users of a semaphore."""
+        if self._call[0] not in SEMOPS:
+            return []
+        if self._segments is None:
+            lines = (read_list(self._folder + "maps", _MAPS_BYTES) or b"").splitlines()
+            found = (line.split(maxsplit=5) for line in lines if b" /SYSV" in line)
+            self._segments = [b" ".join(fields[3:5]).decode() for fields in found][:_MOST_KNOWN]
+        return self._segments
 
     def _place_of_futex(self) -> tuple[str, int] | None:
         address = self._shared_at
@@ -110,7 +131,7 @@ class Waits:
         address, operation, value = self._arguments
         if self._call[0] != FUTEX or not mutexes.sleeps_at_lock(operation, value & 0xFFFF_FFFF):
             return 0
-        return mutexes.holder(lambda at, count: _bytes_at(at, count, self._folder), address, operation, value & 0xFFFF_FFFF)
+        return mutexes.holder(lambda at, count: bytes_at(at, count, self._folder), address, operation, value & 0xFFFF_FFFF)
 
     def _parse(self, data: bytes) -> tuple[int | None, int | None]:
         fields, self._shared_at = data.split(), 0
@@ -159,10 +180,10 @@ def polled(folder: str, call: int | None, first: int, second: int) -> list[int]:
         lines = (read_once(f"{folder}fdinfo/{first & 0xFFFFFFFF}", _FDINFO_BYTES) or b"").splitlines()
         return [int(line.split()[1]) for line in lines if line.startswith(b"tfd:")][:MOST_POLLED]
     if name in ("poll", "ppoll"):
-        pairs = struct.iter_unpack("=iHH", _bytes_at(first, 8 * min(second, MOST_POLLED), folder))
+        pairs = struct.iter_unpack("=iHH", bytes_at(first, 8 * min(second, MOST_POLLED), folder))
         return [descriptor for descriptor, events, _ in pairs if descriptor >= 0 and events & _POLLIN]
     if name in ("select", "pselect6"):
-        bits = int.from_bytes(_bytes_at(second, min(first, 1024) + 7 >> 3, folder), "little")
+        bits = int.from_bytes(bytes_at(second, min(first, 1024) + 7 >> 3, folder), "little")
         return [descriptor for descriptor in range(min(first, 1024)) if bits >> descriptor & 1][:MOST_POLLED]
     return []
 
@@ -181,11 +202,11 @@ def timeout_ms(argument: int, unit: int, folder: str) -> int | None:
 
 def _memory(address: int, folder: str) -> tuple[int, int] | None:
     """Two longs of the process's memory."""
-    data = _bytes_at(address, 16, folder)
+    data = bytes_at(address, 16, folder)
     return struct.unpack("@2q", data) if data else None
 
 
-def _bytes_at(address: int, count: int, folder: str) -> bytes:
+def bytes_at(address: int, count: int, folder: str) -> bytes:
     """So many bytes of the process's memory, all or none; the right to read its system calls is enough."""
     try:
         fd = os.open(folder + "mem", os.O_RDONLY | os.O_CLOEXEC)

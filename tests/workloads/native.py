@@ -67,3 +67,9 @@ def flag(running: Running, name: str = "slow") -> Iterator[None]:
     """From now on the programs find that the file ``name`` is there (`raised` of native.h)."""
     (running.folder / name).touch()
     yield
+
+
+def remove_semaphores(kept: Path) -> None:
+    """Remove the System V semaphores whose id a program has written into the file ``kept``: they outlive it."""
+    if kept.exists():
+        subprocess.run(["ipcrm", "-s", kept.read_text()], check=False, stderr=subprocess.DEVNULL)

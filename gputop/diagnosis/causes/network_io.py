@@ -13,7 +13,7 @@ from operator import itemgetter
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.facts.life import has_peers
 from gputop.diagnosis.facts.proc import ProcFacts
-from gputop.diagnosis.facts.waits import DISK, NETWORK, is_fuse
+from gputop.diagnosis.facts.waits import DISK, NETWORK
 from gputop.diagnosis.graph.edges import Leaf
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.owners import waiting_part
@@ -21,6 +21,7 @@ from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix
+from gputop.model.syscalls import is_fuse
 
 _CACHE = Fix("Keep on this host what is read more than once")
 _BESIDE = Fix("Send metrics, logs and samples from a background thread, and not after every step")
@@ -41,7 +42,8 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     received = "" if rate is None else filled("; the host receives {:.0f} MB/s", rate / 1e6)
     if rate is not None and rate < policy.MOVED_BYTES_PER_S:
         received = "; next to nothing comes from other hosts: its server may be on this one"
-    if (served := _file_server(procs, facts)) is not None:
+    own = {proc.pid for proc in procs}
+    if pid in own and (served := _file_server(procs, facts)) is not None:
         return _of_files(served, facts, filled("{} waited {:.0f}% of the time for files that ", who, 100 * share), evidence)
     loads = job.trainer not in procs or not job.workers
     fixes = (

@@ -16,6 +16,7 @@ from gputop.findings.verdict import ProcState
 from gputop.model.frame import ProcInfo, ProcSample, ThreadSample
 from gputop.model.rates import counter_per_s, thread_deltas
 from gputop.model.roles import Role
+from gputop.model.syscalls import is_fuse
 
 FOR_EVER, SOME = -1, 0  # ``syscall_arg`` of a futex call without a time limit, and with one
 NO_STATE = ProcState(0, "running")
@@ -200,6 +201,15 @@ class ProcFacts(Struct, frozen=True, dict=True):
         asleep = [one for one in self.samples if one.state == "D" or is_remote_file(one.wchan)]
         remote = sum(self.kind_of("D", one.syscall, one.syscall_arg, one.wchan) == NETWORK for one in asleep)
         return 2 * remote > len(asleep)
+
+    @property
+    def at_fuse(self) -> bool:
+        """True if most sleeps at the network in the samples, of its main thread or else of the others, are at files that a process of this
+        host serves."""
+        main = [one.wchan for one in self.samples if self.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == NETWORK]
+        others = (one for sample in self.samples for one in sample.threads if one.tid != self.pid)
+        met = main or [one.wchan for one in others if self.kind_of("S", one.syscall, one.syscall_arg, one.wchan) == NETWORK]
+        return 2 * sum(map(is_fuse, met)) > len(met)
 
     @property
     def sleeps_long(self) -> bool:

@@ -163,15 +163,15 @@ class TakerTrack:
         own = (pid for pid, role in roles.items() if role.trainer_pid is not None)
         return frozenset((*own, *self._recorders, board.header.collector_pid))
 
-    def waits_of(self, pid: int, kind_of: KindOf, oldest_ns: int) -> tuple[Counter[str], float, Counter[int]]:
-        """(samples in the window of a process outside the jobs by kind of wait, the last one before it if there is none: that of a thread
-        where the main thread may wait for it; share of the window in which its main thread was runnable; such samples in which another
-        process held a mutex that it waited for, by that process)."""
+    def waits_of(self, pid: int, kind_of: KindOf, oldest_ns: int, threads: bool) -> tuple[Counter[str], float, Counter[int]]:
+        """(samples in the window of a process outside the jobs by kind of wait, the last one before it if there is none; share of the
+        window in which its main thread was runnable; such samples in which another process held a mutex that it waited for, by that
+        process). With ``threads`` a sample is that of a thread where the main thread may wait for it."""
         stranger = self._strangers.get(pid)
         recent = () if stranger is None else stranger.asked_since(oldest_ns) or stranger.asked[-1:]
         ready = _wanted(recent[0], recent[-1])[1] if len(recent) > 1 else 0.0
         locked_by = Counter(one.locked_by for one in recent if one.locked_by is not None)
-        ran = _threads_that_ran(recent if stranger is None else stranger.asked)
+        ran = _threads_that_ran(stranger.asked) if stranger is not None and threads else set[int]()
         return Counter(_kind_with_threads(one, kind_of, ran) for one in recent), ready, locked_by
 
     def arriving(self, pid: int, oldest_ns: int) -> float:

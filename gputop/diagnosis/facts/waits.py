@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
-from gputop.model.syscalls import syscall_names, syscall_numbers
+from gputop.model.syscalls import FUSE_SERVING, syscall_names, syscall_numbers
 
 TORCH_POLL_MS = 5000
 """MP_STATUS_CHECK_INTERVAL of torch/utils/data/_utils: the time limit with which an idle worker polls its index queue and a waiting trainer
@@ -51,7 +51,7 @@ _REMOTE_FILES = ("rpc_", "nfs", "request_wait_answer", "fuse_", "ceph_", "ptlrpc
 # Beginnings of kernel function names, from 5.15 to 6.18. Accepting waits for any client, as polls do. The network's and the disk's
 # come early: they decide what a plain read waits for.
 _WCHAN = (
-    (POLL, ("inet_csk_accept", "unix_accept")),
+    (POLL, ("inet_csk_accept", "unix_accept", FUSE_SERVING)),
     (NETWORK, ("sk_wait", "wait_woken", "tcp_", "inet_", *_REMOTE_FILES)),
     (DISK, ("folio_wait", "wait_on_page", "io_schedule", "blk_", "submit_bio", "__iomap", "filemap_", "jbd2_", "ext4_", "xfs_", "btrfs_",
             "bit_wait_io", "wait_on_buffer", "__wait_on_buffer", "rq_qos_wait", "wbt_wait", "balance_dirty", "xlog_", "do_writepages",
@@ -107,12 +107,7 @@ def kinds(machine: str) -> KindOf:
 
 def is_remote_file(wchan: str | None) -> bool:
     """True if the thread waits for a file system that another host or another process serves (NFS, FUSE, Lustre …)."""
-    return wchan is not None and wchan.startswith(_REMOTE_FILES)
-
-
-def is_fuse(wchan: str | None) -> bool:
-    """True if the thread waits for a file system that a process of this host serves."""
-    return wchan is not None and wchan.startswith(("request_wait_answer", "fuse_"))
+    return wchan is not None and wchan.startswith(_REMOTE_FILES) and not wchan.startswith(FUSE_SERVING)
 
 
 def is_torch_poll(limit_ms: float) -> bool:

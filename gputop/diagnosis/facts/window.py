@@ -251,8 +251,9 @@ class Window:
         known.note(job, board.infos, others)
         kind_of, members = waits.kinds(board.header.machine), list[Member]()
         read = {*job.trainer.info.other_ends, *(pid for one in known.near for pid in board.infos[one].other_ends)}
+        is_answered = job.trainer.rest_s < policy.PAUSE_S  # else threads may work for others: a server that nobody asks tidies its journal
         for pid in (*known.near, *known.behind):
-            met, ready, locked_by = self._takers.waits_of(pid, kind_of, self._points.oldest_ns)
+            met, ready, locked_by = self._takers.waits_of(pid, kind_of, self._points.oldest_ns, is_answered)
             part, cores = part_of(pid, job, board.infos), self._takers.cores(pid) or 0.0
             asks = known.asked_by(pid, job.trainer.pid, board.infos)
             paced = pid in read and part == FEEDS and self._is_paced(pid, cores, board)

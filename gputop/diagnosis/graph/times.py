@@ -354,6 +354,8 @@ class Times:
     def serves_alone(self) -> bool:
         """True if a single process serves the job with its input, on request."""
         near = [self.members[pid] for pid in feeders.at_other_ends(self.job) if pid in self.members]
+        if self.trainer.at_fuse:  # daemons of other file systems rest
+            return sum(one.cores >= policy.AT_WORK for one in near) == 1
         return len(near) == 1 and near[0].part == SERVES
 
     @property

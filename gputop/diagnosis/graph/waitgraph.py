@@ -221,7 +221,10 @@ class Walk(Times):
         thread = self.facts.threads.get(edge.tid)
         seen = {hop.tid for hop in trail}
         woken = [wake for wake in self.facts.wakes.get(edge.tid, []) if wake.tid not in seen]
-        parts = [Edge(wake.kind, wake.share, wake.pid, wake.tid, wake.address) for wake in woken]
+        met = proc.threads_met  # the kernel has one function for files of every file system; samples see who serves them
+        remote = met[waits.NETWORK] > met[waits.DISK]
+        kinds = (waits.NETWORK if wake.kind == waits.DISK and remote else wake.kind for wake in woken)
+        parts = [Edge(kind, wake.share, wake.pid, wake.tid, wake.address) for kind, wake in zip(kinds, woken, strict=True)]
         if thread is not None:
             late = thread.run * (1.0 - owners.own_part(thread.run, thread.runnable))
             parts += [Edge(RUN, thread.run - late), Edge(READY, thread.runnable + late)]

@@ -25,6 +25,7 @@ WRITES = syscall_numbers("write", "writev", "sendto", "sendmsg", "sendmmsg")
 POLLS = syscall_numbers("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2", "accept", "accept4")
 PER_TICK = 25  # processes searched for descriptors in a tick: some milliseconds if each has many
 MAPS_NS = 1_000_000  # ns of CPU time in a tick after which no other process's maps are read: some of them take as long (guess)
+FUSE = "/dev/fuse"  # open in each process that serves a file system
 _MEMORY = "memory:"  # the beginning of an end that is shared memory
 MOST_ENDS = 32  # pipes, sockets and shared memories followed of one process
 ASK_EVERY = 10  # sightings of the same descriptor after which its link is read again
@@ -44,6 +45,7 @@ class Ends:
         self._proc, self._pid, self._writes = proc, pid, writes
         self._wanted: dict[str, str] = {}
         """Its pipe or socket -> the other end, both as links in /proc/PID/fd; empty if that is on another machine."""
+        self._told: set[int] = set()  # pids at the other end that need no search
         self._left: list[int] = []  # pids not searched yet
         self._among_likely = False  # whether the search is among likely ones
         self._due_in, self._pause = 0, FIRST_PAUSE  # ticks until the next search; ticks between that one and the one after it
@@ -90,17 +92,30 @@ class Ends:
         """True if some processes of a search are left for the next ticks."""
         return bool(self._left)
 
+    def add_processes(self, pids: Iterable[int]) -> None:
+        """The process waits for one of ``pids``, which are known without a search."""
+        self._told.update(pids)
+
+    def add_file_system(self) -> None:
+        """The process waits for a file system that a process of this host serves (FUSE): one that has the device open."""
+        if FUSE not in self._wanted and len(self._wanted) < MOST_ENDS:
+            self._wanted[FUSE] = FUSE
+            self._due_in, self._pause = 0, FIRST_PAUSE
+
     def search_processes(self, pids: Collection[int], likely: Collection[int] = (), ticks: int = 1) -> bool:
         """Search some more of the processes ``pids``, so many ``ticks`` after the last time; True if ``holders`` changed. If some are
         ``likely``, the others are searched only after these were in vain."""
+        told = self._told.intersection(pids) - self.holders
+        self.holders |= told
         if not self._left and not self._begin_search(pids, likely, ticks):
-            return False
+            return bool(told)
         some, found = self._search_some({end for end in self._wanted.values() if end})
         self._left = self._left[len(some) :]
         before, self.holders = self.holders, (self.holders - set(some) | found).intersection(pids)
         if not self._left and not self.holders and self._among_likely:
             self._among_likely, self._left = False, [pid for pid in pids if pid != self._pid and pid not in likely]
-        return self.holders != before
+        self.holders |= self._told.intersection(pids)
+        return self.holders != before or bool(told)
 
     def _search_some(self, wanted: Collection[str]) -> tuple[list[int], set[int]]:
         """(processes searched now, those of them that have one of the ends)."""

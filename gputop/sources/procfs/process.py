@@ -14,14 +14,16 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from gputop.model.frame import ProcInfo, ProcSample, ThreadInfo, ThreadSample
+from gputop.model.syscalls import is_fuse
 from gputop.sources import parse
 from gputop.sources.files import DescriptorBudget, KeptFile
 from gputop.sources.procfs.ends import POLLS, READS, WRITES, SocketUse
 from gputop.sources.procfs.holders import Holders
 from gputop.sources.procfs.identity import IdentityReader, Users
 from gputop.sources.procfs.locks import CALLS, OpenFiles
+from gputop.sources.procfs.semaphores import Sleep, sleep_of
 from gputop.sources.procfs.threads import Threads, Tick
-from gputop.sources.waits import FUTEX, RUNNING, UNKNOWN, Wait, Waits
+from gputop.sources.waits import FUTEX, RUNNING, SEMOPS, UNKNOWN, Wait, Waits
 
 COLD_SHARE = 0.5  # of all descriptors, most that processes which are read once a second may keep
 LOOKS_PER_S = 5  # readings of a hot process's state, waits, memory and switches; its CPU time and run delay are read in every tick
@@ -67,11 +69,45 @@ class Process:
     """
 
     __slots__ = (
-        "_anon_bytes", "_files", "_holders", "_io", "_io_bytes", "_io_stale", "_lock_tid", "_locked_by", "_memory_due", "_news",
-        "_number", "_ran",
-        "_sched", "_sched_data", "_sched_numbers", "_served", "_sockets", "_stat", "_stat_seen", "_status", "_switches",
-        "_switches_due", "_threads", "_total_ns", "_wait", "_waits", "_whole_ns", "folder", "identity", "pid", "rested", "sample",
-        "shared_bytes", "since", "slot", "stat", "used_ns", "wire",
+        "_anon_bytes",
+        "_files",
+        "_holders",
+        "_io",
+        "_io_bytes",
+        "_io_stale",
+        "_lock_tid",
+        "_locked_by",
+        "_memory_due",
+        "_news",
+        "_number",
+        "_ran",
+        "_sched",
+        "_sched_data",
+        "_sched_numbers",
+        "_semaphore",
+        "_served",
+        "_sockets",
+        "_stat",
+        "_stat_seen",
+        "_status",
+        "_switches",
+        "_switches_due",
+        "_threads",
+        "_total_ns",
+        "_wait",
+        "_waits",
+        "_whole_ns",
+        "folder",
+        "identity",
+        "pid",
+        "rested",
+        "sample",
+        "shared_bytes",
+        "since",
+        "slot",
+        "stat",
+        "used_ns",
+        "wire",
     )  # fmt: skip
 
     def __init__(self, proc: str, pid: int, slot: int, pool: DescriptorBudget, users: Users) -> None:
@@ -110,6 +146,7 @@ class Process:
         self._holders: Holders | None = None
         self._locked_by: int | None = None
         self._lock_tid: int | None = None
+        self._semaphore: Sleep | None = None  # at the last look
         self._served = 0  # readings in which it served, since its main thread last did anything else
 
     @property
@@ -139,10 +176,23 @@ class Process:
         return [own] if own is not None else self._threads.writes[:MOST_READS] if self._threads is not None else []
 
     @property
-    def shared_memory(self) -> str:
-        """The memory between processes with the futex that its main thread slept in at the last look, see `Waits.shared_memory`."""
-        at_futex = self._waits is not None and self._wait[0] is not None and self._wait[0] == FUTEX and self.stat.state == "S"
-        return self._waits.shared_memory if self._waits is not None and at_futex else ""
+    def shared_memory(self) -> list[str]:
+        """The memory between processes in which its main thread waited at the last look: with its futex, see `Waits.shared_memory`, or
+        guarded by System V semaphores."""
+        if self._waits is None or self.stat.state != "S" or self._wait[0] is None:
+            return []
+        at_futex = self._waits.shared_memory if self._wait[0] == FUTEX else ""
+        return [at_futex] if at_futex else self._waits.segments if self._wait[0] in SEMOPS else []
+
+    @property
+    def semaphore_users(self) -> tuple[int, ...]:
+        """Pids of the processes that use the System V semaphores at which its main thread slept at the last look."""
+        return self._semaphore.users if self._semaphore is not None else ()
+
+    @property
+    def at_fuse(self) -> bool:
+        """True if its main thread or another thread slept at the last look until a process of this host served a file."""
+        return is_fuse(self._wait[2]) or (self._threads is not None and self._threads.at_fuse)
 
     @property
     def at_pipe(self) -> bool:
@@ -247,9 +297,13 @@ class Process:
         if hot or near:
             self._read_wait(ran or self.stat.state != before.state, self.stat.state)
         self._locked_by = self._read_locks(tick) if hot and self._wait[0] in CALLS else None
-        self._lock_tid = None
+        self._lock_tid = self._semaphore = None
         if (hot or near) and FUTEX is not None and self._wait[0] == FUTEX and self.stat.state == "S":
             self._locked_by, self._lock_tid = self._read_holder(tick)
+        elif (hot or near) and self._waits is not None and (place := self._waits.semaphore) and self._wait[0] in SEMOPS:
+            self._semaphore = found = sleep_of(self.folder, self.pid, *place)
+            if found is not None and found.takes and found.holder:
+                self._locked_by = self._lock_tid = found.holder
 
     def _read_stat(self) -> None:
         data = self._stat.read()
@@ -320,7 +374,7 @@ class Process:
             syscall=call, syscall_arg=argument, wchan=wchan, threads=threads, locked_by=self._locked_by, lock_tid=self._lock_tid,
             exit_code=stat.exit_code if may_know else None, unfollowed=self._threads.unfollowed if self._threads else 0,
             anon_bytes=self._anon_bytes, shared_bytes=self.shared_bytes,
-            shared_futex=self._waits.shared_futex if self._waits is not None and call is not None and call == FUTEX else None,
+            shared_futex=self._waits.shared_futex if self._waits is not None and (call == FUTEX or call in SEMOPS) else None,
             **({} if self.wire is None else to_fields(self.wire)),
         )  # fmt: skip
 

@@ -473,8 +473,11 @@ class ProcfsSource:
                 ends.add_descriptor(descriptor)
             if process.polls:
                 ends.add_polled(process.find_polled)
-            if memory := process.shared_memory:
+            for memory in process.shared_memory:
                 ends.add_memory(memory)
+            ends.add_processes(process.semaphore_users)
+            if process.at_fuse:
+                ends.add_file_system()
         for pid in self._ends.keys() - reading.keys():
             del self._ends[pid]
         found = frozenset[int]().union(*(ends.holders for ends in self._ends.values()))

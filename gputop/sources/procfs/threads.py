@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from gputop.model.frame import ThreadInfo, ThreadSample
+from gputop.model.syscalls import is_fuse
 from gputop.sources import parse
 from gputop.sources.files import DescriptorBudget, KeptFile, read_once
 from gputop.sources.procfs.ends import ACCEPTS, READS, WRITES
@@ -202,6 +203,12 @@ class Threads:
     def writes(self) -> list[int]:
         """Descriptors at which threads that ran lately slept in a write at the last look."""
         return self._asleep_in(WRITES)
+
+    @property
+    def at_fuse(self) -> bool:
+        """True if a thread that ran lately slept at the last look until a process of this host served a file."""
+        met = (thread.sample for thread in self._followed if thread.idle < DOZING_AFTER)
+        return any(is_fuse(one.wchan) for one in met if one is not None)
 
     def _asleep_in(self, calls: Collection[int]) -> list[int]:
         met = (thread.sample for thread in self._followed if thread.idle < DOZING_AFTER)

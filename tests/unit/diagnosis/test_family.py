@@ -345,6 +345,15 @@ def test_threads_of_a_server_that_wait_for_clients_are_no_end() -> None:
     assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("idle", "none")
 
 
+def test_threads_of_a_server_that_tidies_up_while_nobody_asks_are_no_end() -> None:
+    scene = behind_a_front(pool(SOCKET, DISK), {"looks": [READ]})
+    threads = scene.procs[FRONT].threads
+    scene = quiet(scene, 3.0)
+    scene.procs[FRONT].threads = threads
+    scene.play_tenths(lambda _: None, 6.0)
+    assert (scene.engine.verdict.symptom, scene.engine.verdict.cause) == ("idle", "none")
+
+
 def test_a_member_that_reads_the_disk_is_no_culprit_of_its_family() -> None:
     scene = behind_a_front(RESTS, pool(DISK) | {"read_bytes": 90_000_000})
     assert told(scene)[1] == "disk-io"
@@ -361,3 +370,37 @@ def test_what_a_feeder_is_sent_piece_by_piece_is_late_by_the_network(arriving: f
     scene = behind_a_front({"run": 0.02, "looks": [SOCKET], "arriving": arriving}, behind, front_sockets="connected")
     scene.procs[GPU].looks = [AWAIT | {"shared_futex": 70}]
     assert told(scene)[1] == cause
+
+
+FUSE_FILE = {"state": "S", "syscall": 17, "wchan": "request_wait_answer"}
+FUSE_REQUESTS = {"state": "S", "syscall": 0, "syscall_arg": 3, "wchan": "fuse_dev_do_read.constprop.0"}
+
+
+@pytest.mark.parametrize("probed", [False, True], ids=["proc", "eBPF"])
+@pytest.mark.parametrize(
+    ("daemon", "cause"),
+    [(WORKS, "slow-transform"), ({"run": 0.02, "looks": [DISK]}, "disk-io"), ({"run": 0.02, "looks": [SOCKET]}, "network-io")],
+    ids=["works", "disk", "another machine"],
+)
+@pytest.mark.parametrize("waits", ["main", "thread"])
+def test_what_keeps_the_daemon_of_a_file_system_is_the_cause(daemon: dict, cause: str, waits: str, probed: bool) -> None:
+    """A second daemon, of other files, waits for requests."""
+    scene = Scene(cpus=2, cpu_busy=[1.0, 1.0], probed=probed)
+    if probed:
+        reader = GPU if waits == "main" else 110
+        scene.wakeups, scene.waits_at = {(reader, FRONT): 0.7}, {(reader, FRONT): "filesystem"}
+        scene.wakeups |= {} if waits == "main" else {(GPU, 110): 0.7}
+    scene.gpus[0] = {"util_pct": 30.0, "power_w": 300.0, "power_limit_w": 700.0, "pids": [GPU]}
+    info = {"uses_cuda": True, "sockets": "none", "other_ends": [FRONT, BEHIND], "session": GPU}
+    engine = Proc(GPU, run=0.02, comm="engine", cmdline=["engine"], looks=[FUSE_FILE], info=info)
+    if waits == "thread":
+        engine.looks, engine.threads, engine.thread_looks = [AWAIT], {110: (0.02, 0.0)}, [FUSE_FILE]
+    scene.add(
+        engine,
+        Proc(FRONT, comm="zipfs", cmdline=["zipfs"], info={"session": FRONT}, **daemon),
+        Proc(BEHIND, comm="lxcfs", cmdline=["lxcfs"], looks=[FUSE_REQUESTS], info={"session": BEHIND}),
+    )
+    assert told(scene) == ("input-bound", cause)
+    verdict = scene.engine.verdict
+    assert (verdict.path[0].pid, verdict.path[-1].pid) == (GPU, FRONT)
+    assert "for files that zipfs" not in verdict.detail

@@ -8,28 +8,21 @@ ahead, or a copy on the disk would fix it; a faster disk or more memory would no
 
 from __future__ import annotations
 
-import ctypes
-import os
 import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tests.workloads import native, program
+from tests.workloads import fuse, native, program
 from tests.workloads.scenario import Label, Scenario
 
 if TYPE_CHECKING:
     from tests.workloads.loop import Trainer
     from tests.workloads.runner import Running
 
-_BLOCK, _BLOCKS = 128 << 10, 1 << 14
 _SLOW_BYTES_PER_S = 10e6
-_LOOKUP, _GETATTR, _OPEN, _READ, _INIT = 1, 3, 14, 15, 26
-_ROOT, _FILE = 1, 2
-_READ_ONLY, _DETACH, _DIRECT_IO, _ENOSYS = 1, 2, 1, 38
 _DINO_TRAIN = """
 enum { BLOCK = 128 << 10, BATCH = 8 * BLOCK };
 QUEUE(spare, 3);
@@ -81,56 +74,20 @@ def store() -> None:
 
 
 def mount(bucket: str) -> None:
-    """A read-only FUSE file system with one file, each block of which comes from the store."""
-    device, connection = os.open("/dev/fuse", os.O_RDWR), program.service()
-    options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
-    if ctypes.CDLL(None).mount(b"s3fs", bucket.encode(), b"fuse.s3fs", ctypes.c_ulong(_READ_ONLY), options):
-        raise OSError("cannot mount")
-    program.called("s3fs")
-    print("mounted", flush=True)
-    while True:
-        request = os.read(device, 1 << 18)
-        _length, code, unique, node = struct.unpack_from("IIQQ", request)
-        error, answer = 0, b""
-        if code == _INIT:
-            answer = struct.pack("4I2H2I36x", 7, 31, 0, 0, 12, 9, 1 << 17, 1)
-        elif code == _LOOKUP:
-            answer = struct.pack("4Q8x", _FILE, 1, 60, 60) + _attributes(_FILE)
-        elif code == _GETATTR:
-            answer = struct.pack("Q8x", 60) + _attributes(node)
-        elif code == _OPEN:
-            answer = struct.pack("QI4x", 0, _DIRECT_IO)
-        elif code == _READ:
-            (count,) = struct.unpack_from("I", request, 56)
-            connection.sendall(struct.pack("<I", count))
-            answer = program.receive(connection, count)
-        else:
-            error = -_ENOSYS
-        with suppress(FileNotFoundError):  # nobody waits for an answer to this request
-            os.write(device, struct.pack("IiQ", 16 + len(answer), error, unique) + answer)
+    """Each block comes from the store."""
+    connection = program.service()
 
+    def read(count: int) -> bytes:
+        connection.sendall(struct.pack("<I", count))
+        return program.receive(connection, count)
 
-def _attributes(node: int) -> bytes:
-    """struct fuse_attr."""
-    mode, size = (0o40755, 0) if node == _ROOT else (0o100444, _BLOCKS * _BLOCK)
-    return struct.pack("3Q36x2I12xI4x", node, size, size >> 9, mode, 1, 1 << 17)
+    fuse.serve(bucket, "s3fs", read)
 
 
 @contextmanager
 def prepare(running: Running) -> Iterator[None]:
-    bucket = running.folder / "bucket"
-    bucket.mkdir()
-    with native.built(running, dino_train=_DINO_TRAIN), program.serving(running, store):
-        try:
-            with program.serving(running, mount, bucket):
-                yield
-        finally:
-            ctypes.CDLL(None).umount2(str(bucket).encode(), _DETACH)
+    with native.built(running, dino_train=_DINO_TRAIN), program.serving(running, store), fuse.mounted(running, mount):
+        yield
 
 
-def missing() -> str:
-    fuse = os.geteuid() == 0 and Path("/dev/fuse").exists()
-    return native.missing() or ("" if fuse else "no root or no /dev/fuse")
-
-
-SCENARIO = Scenario(Label("input-bound", "network-io"), train, native.flag, prepare, needs=missing)
+SCENARIO = Scenario(Label("input-bound", "network-io"), train, native.flag, prepare, needs=fuse.missing)
