@@ -71,8 +71,9 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     cpu_cgroup: str = ""  # path in v1's cpu controller if ``cgroup`` is another controller's; otherwise empty
     policy: int = 0  # scheduling policy of its main thread (/proc/PID/stat field 41): 0 ordinary, 1 FIFO, 2 RR, 3 batch, 5 idle, 6 deadline
     other_ends: Annotated[list[int], BOUNDED] = []
-    """Pids at the other ends of the pipes and sockets that its main thread reads or polls, or its other threads read, and pids that map
-    the memory with the futex in which its main thread sleeps; for a trainer without workers, and for these pids themselves."""
+    """Pids at the other ends of the pipes and sockets that its main thread reads or polls, or its other threads read, pids that map the
+    memory with the futex in which its main thread sleeps, or use its System V semaphores, and daemons that may serve the files it waits for
+    (FUSE); for a trainer without workers, and for these pids themselves."""
     read_by: list[int] = []
     """Pids at the other ends of the pipes, FIFOs and sockets to which its main thread waited to write; for a trainer."""
     other_cgroups: Annotated[list[str], BOUNDED] = []  # paths in other hierarchies that name a container, pod or Slurm job

@@ -79,8 +79,16 @@ def prepare(running: Running) -> Iterator[None]:
     native.remove_semaphores(running.folder / "set")
 
 
+@contextmanager
+def disturb(running: Running) -> Iterator[None]:
+    [archiver] = running.named("archiver")
+    running.blame(archiver, "archiver")
+    with native.flag(running):
+        yield
+
+
 def train(_trainer: Trainer) -> None:
     native.become("forecast --grid 0p25")
 
 
-SCENARIO = Scenario(Label("wait-heavy", "lock-contention", frozenset({"archiver"})), train, native.flag, prepare, needs=native.missing)
+SCENARIO = Scenario(Label("wait-heavy", "lock-contention", frozenset({"archiver"})), train, disturb, prepare, needs=native.missing)
