@@ -1,6 +1,6 @@
 """The two widgets that gputop draws by lines: parts of the dashboard, which send only what changed, and text that scrolls in a box.
 
-Five times a second some forty lines of the dashboard change in a few cells each, and lanes move left by a column. Textual's compositor
+In each drawing some forty lines of the dashboard change in a few cells each, and lanes move left by a column or two. Textual's compositor
 renders and sends such lines whole (67 KB/s). `Painter` sends only the cells that differ, and lets the terminal itself move a line (DCH,
 which every terminal since the VT102 has; ICH puts the frame at the right edge back). Whenever anything else is on the screen, Textual
 draws.

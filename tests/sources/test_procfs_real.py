@@ -228,7 +228,7 @@ def test_threads_are_read_of_a_process_that_feeds_a_trainer_and_of_no_other(live
         def waits(pid: int) -> set[int | None]:
             return {one.syscall for one in live.board.procs[pid].threads if one.tid != pid} if pid in live.board.procs else set()
 
-        live.until(lambda _: waits(feeder) == {230}, {trainer}, wakers={feeder})  # clock_nanosleep
+        live.until(lambda _: waits(feeder) == {230} and other in live.board.procs, {trainer}, wakers={feeder})  # clock_nanosleep
         assert not live.board.procs[other].threads
         live.until(lambda _: not live.board.procs[feeder].threads, {trainer})
 

@@ -405,7 +405,7 @@ def lane_columns(view: View) -> int:
 
 
 class TableDrawer:
-    """Draws rows; keeps finished cells and numbers from one drawing to the next: rows are drawn five times a second and change once."""
+    """Draws rows; keeps finished cells and numbers from one drawing to the next: few rows change in each."""
 
     def __init__(self) -> None:
         self._cells: dict[int, RollingCells] = {}
