@@ -315,7 +315,7 @@ class Actions:
         fixing = self._context.fixing
         if isinstance(planned, Refusal) or trainer is None or fixing is None:
             why = planned.reason if isinstance(planned, Refusal) else "there is no job"
-            self._drawing.show_note(f"{clipboard.copy_nth(self._screen.app, [offer.command], 1)}: {why}")
+            self._drawing.show_note(f"{why}; {clipboard.copy_nth(self._screen.app, [offer.command], 1)}")
             return
         names = [offer.command, f"for {offer.verdict.cause} at {trainer}; u undoes it, and the end of gputop unless k keeps it"]
         names += [reach.summed(planned.reached), *map(reach.line, planned.reached)] if planned.reached else []

@@ -79,7 +79,7 @@ class Drawn(Widget):
 
         With a ``painter``, the terminal shows what was last shown here, and the result is what to send to it; otherwise Textual is asked to
         repaint what changed, or, if the widget ``moves`` or grows with this layout, paints it anyway. ``lane_at`` and ``moved``: see
-        `Painter.change`.
+        `Painter.change`; the first line, a ruler or titles, stands still.
         """
         region, width = self.region, self.size.width
         old_lines, old_cells = self._shown, self._cells
@@ -103,7 +103,7 @@ class Drawn(Widget):
             if before is None or painter is None:
                 dirty.append(Region(0, y, width, 1))
             elif y < region.height:
-                sent.append(painter.change(region.x, region.y + y, before, new, lane_at, 0 if before is empty else moved, kept))
+                sent.append(painter.change(region.x, region.y + y, before, new, lane_at, moved if y and before is not empty else 0, kept))
         for y in range(len(lines), len(old_lines)):
             if empty is None or painter is None:
                 dirty.append(Region(0, y, width, 1))

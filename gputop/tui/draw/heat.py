@@ -38,7 +38,7 @@ _INSTANCE = "mig.util_pct"
 UNREAD = "┄"  # a cell in which nothing was read
 _SCALE = 0.0, 100.0
 _WHOLE = -1  # in place of the number of a MIG device: the GPU itself
-_ROOM = (("GPU", 4, 0), ("rank", 5, 70), ("util", 5, 0), ("power", 7, 64), ("mem", 7, 76), ("held", 8, 124), ("temp", 6, 150),
+_ROOM = (("GPU", 4, 0), ("rank", 5, 70), ("util", 5, 0), ("power", 7, 64), ("mem", 7, 76), ("held", 8, 112), ("temp", 6, 150),
          ("SM act", 7, 176), ("clocks", 14, 200))  # fmt: skip
 """Title, width, least width of the terminal; *held* is the number beside the memory's bar."""
 _CAUSE = ((200, 28), (130, 24), (76, 18), (40, 13))  # (least width of the terminal, columns of the cause)

@@ -523,7 +523,7 @@ _COLUMNS = (
     TableColumn("USER", 9, lambda row, _: (row.user, "dim"), 170, left=True, order="user", help="user that runs it"),
     TableColumn("JOB", 20, lambda row, _: (row.job, "dim"), 150, left=True, needs="JOB", help="pod, Slurm job or container"),
     TableColumn("GPU", 4, lambda row, _: (row.gpu, ""), order="natural", needs="GPU", help="GPUs that it is on; 3:1 is a MIG device"),
-    TableColumn("WHO", 20, _who, left=True, order="natural", grows=((120, 26), (150, 32), (190, 44)), help="program and arguments"),
+    TableColumn("WHO", 20, _who, left=True, order="natural", grows=((115, 32), (190, 44)), help="program and arguments"),
     TableColumn("STATE", 13, _state_cell, left=True, fills=True, grows=((WIDE_FROM, 20),), help="what it does or waits for; ~ is inferred"),
     TableColumn("CPU%", 6, _number("cpu_pct"), order="cpu", help="% of one CPU, all threads"),
     TableColumn("RUNQ%", 6, _number("runq_pct", "runq.pct"), order="runq", help="% of time ready to run without a CPU, main thread"),
