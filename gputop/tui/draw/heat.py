@@ -22,7 +22,7 @@ from gputop.stream.session import Session
 from gputop.system.text import clean, fit
 from gputop.tui.draw import Line, Span
 from gputop.tui.draw.gpus import GIB, clocks, percent, temperature
-from gputop.tui.draw.lanes import BARS, SHADED, Lane, RollingCells, cells_in_sight, column, level, with_cursor
+from gputop.tui.draw.lanes import BARS, Lane, RollingCells, cells_in_sight, column, level, shaded, with_cursor
 from gputop.tui.draw.table import gpus_by_pid, troubles_at
 from gputop.tui.draw.view import Axis, View
 
@@ -320,24 +320,20 @@ class HeatDrawer:
             return [(fit(lanes[0].absent if lanes else "", axis.columns), "dim")]
         is_used = row.is_rest or row.device != _WHOLE or row.gpus[0] in heat.used
         newest = history.times[-1] // axis.cell_ns if history.times else 0
-        within = heat.within(row, axis)
-        shape = (history.trimmed, is_used, within, *(lane.key for lane in lanes))
-        make = partial(_cell, lanes=lanes, history=history, cell_ns=axis.cell_ns, is_used=is_used, within=within)
-        return with_cursor(self._cells[row].spans(axis, newest, shape, make), cursor)
+        shape = (history.trimmed, is_used, *(lane.key for lane in lanes))
+        make = partial(_cell, lanes=lanes, history=history, cell_ns=axis.cell_ns, is_used=is_used)
+        spans = self._cells[row].spans(axis, newest, shape, make)
+        return with_cursor(shaded(spans, heat.within(row, axis), axis), cursor)
 
 
-def _cell(
-    k: int, lanes: Sequence[Lane], history: History, cell_ns: int, is_used: bool, within: tuple[tuple[int, int], ...] = ()
-) -> Span:
-    """One cell: how busy, a dash where nothing was read though the stream went on, or nothing outside of the stream; shaded ``within``
-    incidents."""
-    shade = SHADED if any(first <= k <= last for first, last in within) else ""
+def _cell(k: int, lanes: Sequence[Lane], history: History, cell_ns: int, is_used: bool) -> Span:
+    """One cell: how busy, a dash where nothing was read though the stream went on, or nothing outside of the stream."""
     steps = [step for lane in lanes if (step := column(lane, history, k * cell_ns, cell_ns, _SCALE, LEVELS)[0])]
     if steps:
         step = round(sum(steps) / len(steps))
-        return BARS[step], _style("cell", step, is_used) + shade
+        return BARS[step], _style("cell", step, is_used)
     is_known = bool(history.times) and history.times[0] < (k + 1) * cell_ns and k * cell_ns <= history.times[-1]
-    return (UNREAD, f"dim{shade}") if is_known else (" ", "")
+    return (UNREAD, "dim") if is_known else (" ", "")
 
 
 def _heat(value: float, is_used: bool) -> str:
