@@ -20,6 +20,7 @@ from gputop.sources.ebpf.helper import find_python
 from gputop.sources.ebpf.source import EbpfSource
 from gputop.sources.files import read_text
 from gputop.sources.hardware import read_hardware
+from gputop.sources.nics import Ports
 from gputop.sources.nvml import NvmlSource
 from gputop.sources.nvml.gpm import FIRST
 from gputop.sources.procfs.source import hidden_processes
@@ -27,6 +28,7 @@ from gputop.stacks.permission import yama_scope
 from gputop.system.console import charset, takes_unicode
 from gputop.system.priority import BEAT, MOST_SHARE, raise_priority
 from gputop.system.privilege import CAP_SYS_ADMIN, capabilities, in_initial_pid_namespace, may_ptrace
+from gputop.system.text import counted
 
 SCHEMA = 1
 _OPEN_TO_ALL = "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | sudo tee /etc/modprobe.d/nvidia-profiling.conf; then reboot"
@@ -134,7 +136,7 @@ def _may_pass(reason: str) -> bool:
 
 def host_checks(root: str) -> list[DoctorCheck]:
     """schedstat, pressure, delay accounting, clock, priority, pid namespace, hardware, others' processes, Yama, py-spy."""
-    first = [_schedstat(root), _pressure(root), _delays(root), _clock(root), _priority(), _pid_namespace(), _hardware()]
+    first = [_schedstat(root), _pressure(root), _delays(root), _clock(root), _priority(), _pid_namespace(), _hardware(root)]
     return [*first, *([_processes(root)] if in_initial_pid_namespace() else []), _yama(root), _py_spy()]
 
 
@@ -189,7 +191,7 @@ def _priority() -> DoctorCheck:
     return DoctorCheck("priority", "priority", "ok", detail)
 
 
-def _hardware() -> DoctorCheck:
+def _hardware(root: str) -> DoctorCheck:
     """The facts that the stream carries. The bundle holds this text, so interfaces, volumes and servers are not named in it."""
     hardware = read_hardware()
     if hardware.threads is None:
@@ -197,7 +199,22 @@ def _hardware() -> DoctorCheck:
     speeds = sorted({nic.speed_mbit for nic in hardware.nics or () if nic.is_up and nic.speed_mbit}, reverse=True)
     network = "network up to " + speed_words(speeds[0]) if speeds else "no speed of the network"
     kinds = sorted({one.kind for one in hardware.file_systems or ()})
-    return DoctorCheck("hardware", "hardware", "ok", "; ".join(filter(None, (cpu_words(hardware), network, ", ".join(kinds)))))
+    parts = cpu_words(hardware), network, _rdma(root), ", ".join(kinds)
+    return DoctorCheck("hardware", "hardware", "ok", "; ".join(filter(None, parts)))
+
+
+def _rdma(root: str) -> str:
+    """The RDMA ports by driver, and what these do not count; empty without any."""
+    ports = Ports(root.rstrip("/") + "/")
+    found = ports.read(0)
+    ports.close()
+    parts = []
+    for driver in sorted({port.driver for port in found}):
+        own = [port for port in found if port.driver == driver]
+        rate = max((port.rate_mbit or 0 for port in own), default=0)
+        words = f"{counted(len(own), 'RDMA port')} of {driver or 'an unknown driver'}" + (f" up to {speed_words(rate)}" if rate else "")
+        parts.append(words + (", bytes not counted" if all(port.rx_bytes is None for port in own) else ""))
+    return ", ".join(parts)
 
 
 def _pid_namespace() -> DoctorCheck:

@@ -14,6 +14,7 @@ from gputop.doctor.checks import Doctor, DoctorCheck, works
 from gputop.sources.ebpf.source import LEAST_THREADS, room_for_threads
 from gputop.sources.procfs import source
 from gputop.system.colour import painted
+from tests.sources.fake_nics import HNS, MLX5, FakeNics
 
 CHECKS = [
     DoctorCheck("nvml", "NVML", "ok", "driver 580", required=True),
@@ -116,6 +117,16 @@ def test_a_slow_clock_and_missing_pressure_are_said(tmp_path: Path) -> None:
     assert found(told, "clock").state == "limited"
     assert found(told, "pressure").remedy == "boot with psi=1"
     assert found(told, "schedstat").state == "missing"
+
+
+def test_rdma_ports_are_told_by_driver_with_what_they_do_not_count(tmp_path: Path) -> None:
+    put(tmp_path, "proc/self/status", "")
+    fake = FakeNics(tmp_path)
+    fake.port("mlx5_0", "mlx5_core", MLX5)
+    fake.port("mlx5_1", "mlx5_core", MLX5, rate="200 Gb/sec (4X HDR)")
+    fake.port("hns_0", "hns3", HNS, link="Ethernet", rate="100 Gb/sec (4X EDR)")
+    detail = checks._hardware(str(tmp_path)).detail
+    assert "1 RDMA port of hns3 up to 100 Gbit/s, bytes not counted, 2 RDMA ports of mlx5_core up to 400 Gbit/s" in detail
 
 
 def test_delays_that_the_kernel_does_not_measure_are_said(tmp_path: Path) -> None:
