@@ -45,6 +45,7 @@ class Field(Struct, frozen=True):
 JOBS_MEMORY = "jobs.memory_gib"
 STEPS = "steps.per_s"
 RDMA = "rdma.rx_mb_per_s"
+NIC = "nic.rx_mb_per_s"
 TOKENS, RUNNING, WAITING = "serving.tokens_per_s", "serving.running", "serving.waiting"
 KV_USED, FIRST_TOKEN = "serving.kv_used_pct", "serving.first_token_p99_ms"
 OF_SERVERS = (TOKENS, WAITING, FIRST_TOKEN, KV_USED, RUNNING)  # in the order of their lanes
@@ -104,6 +105,8 @@ SERIES = (
     Field(JOBS_MEMORY, "job memory", "GiB", high=None, digits=1, refresh_ns=2 * SECOND, source="/proc/PID/status",
           help="anonymous memory of trainers and workers, less what workers are known to share; drawn where it grows"),
     Field("net.rx_mb_per_s", "net rx", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/proc/net/dev", lane_rank=9),
+    Field(NIC, "NIC rx", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/proc/net/dev, /sys/class/infiniband",
+          help="received by a card over which ranks of a training exchange data, RDMA included"),
     Field(RDMA, "RDMA rx", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="/sys/class/infiniband",
           help="received by all ports of InfiniBand, RoCE and EFA, of which net rx has nothing; drawn on machines that have some"),
 )  # fmt: skip

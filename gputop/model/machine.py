@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from typing import Annotated
+from zlib import crc32
 
 import msgspec
 
@@ -79,6 +80,11 @@ class RdmaPort(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def is_up(self) -> bool:
         """True if it can carry data."""
         return self.state == "ACTIVE"
+
+
+def nic_subject(name: str) -> int:
+    """Subject of the series of a network interface or RDMA port: a number made of its name."""
+    return crc32(name.encode("utf-8", "surrogateescape"))
 
 
 class Psi(msgspec.Struct, frozen=True, array_like=True, gc=False):

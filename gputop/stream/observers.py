@@ -13,10 +13,11 @@ from operator import attrgetter
 from typing import TypeVar
 
 from gputop.model.board import Board, GpuBoard
-from gputop.model.fields import FIELDS, FIRST_TOKEN, JOBS_MEMORY, KV_USED, RDMA, RUNNING, TOKENS, WAITING
+from gputop.model.fields import FIELDS, FIRST_TOKEN, JOBS_MEMORY, KV_USED, NIC, RDMA, RUNNING, TOKENS, WAITING
 from gputop.model.frame import CpuSample, DiskSample, Frame, Gpu, NetSample, Psi, RdmaPort
 from gputop.model.gpu import instance_subject
 from gputop.model.histogram import quantile
+from gputop.model.machine import nic_subject
 from gputop.model.rates import bytes_per_s, cpu_deltas
 from gputop.model.serving import ServingNow, serving_now, subject_of
 from gputop.stream.history import History
@@ -135,6 +136,24 @@ def _put_throughput(
         history.put(field_id, 0, moved / span_ns * 1000)
 
 
+def observe_nics(board: Board, frame: Frame, history: History) -> None:
+    """What the cards receive over which ranks exchange data; subject: `nic_subject` of the interface or port."""
+    host = frame.host
+    if host is None or not (host.nets or host.rdma):
+        return
+    interfaces = {proc.wire_interface for proc in board.procs.values()} if host.nets else set[str | None]()
+    devices = {device for info in board.infos.values() if info.transport is not None for device in info.transport.devices}
+    for name, listed in (("nets", host.nets), ("rdma", host.rdma)):
+        stood = board.host.get(name)
+        span_ns = host.t_ns - board.host_read_ns.get(name, host.t_ns)
+        before = {one.name: one.rx_bytes for one in stood} if isinstance(stood, list) else {}
+        for one in listed or ():
+            used = one.name in interfaces if name == "nets" else one.name.partition("/")[0] in devices
+            old = before.get(one.name)
+            if used and old is not None and one.rx_bytes is not None and span_ns > 0:
+                history.put(NIC, nic_subject(one.name), max(0, one.rx_bytes - old) / span_ns * 1000)
+
+
 def observe_workers(board: Board, frame: Frame, history: History) -> None:
     """Run-queue share, off-CPU share and context switches of trainers and workers together, from /proc; subject 0.
 
@@ -248,5 +267,5 @@ _OF_MODELS: tuple[tuple[str, str, Callable[[list[float]], float], float], ...] =
 
 Observer = Callable[[Board, Frame, History], None]
 OBSERVERS: tuple[Observer, ...] = (
-    observe_gpus, observe_host, observe_workers, observe_memory, observe_probes, observe_shares, observe_servings,
+    observe_gpus, observe_host, observe_nics, observe_workers, observe_memory, observe_probes, observe_shares, observe_servings,
 )  # fmt: skip

@@ -4,8 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from gputop.model.frame import CpuSample, CudaCall, Frame, Gpu, Header, Host, Probes, RdmaPort
+from gputop.model.frame import (
+    CpuSample,
+    CudaCall,
+    Frame,
+    Gpu,
+    Header,
+    Host,
+    NetSample,
+    Probes,
+    ProcInfo,
+    ProcSample,
+    RdmaPort,
+    Transport,
+)
+from gputop.model.machine import nic_subject
 from gputop.stream.session import Session
+from gputop.tui.draw.lanes import all_lanes
+from gputop.tui.draw.view import View
 
 SECOND = 1_000_000_000
 
@@ -42,6 +58,22 @@ def test_what_all_ports_receive_and_no_driver_without_bytes_is_none():
     assert drawn("rdma.rx_mb_per_s", *frames) == pytest.approx(5)
     uncounted = [Frame(n, n * SECOND, host=Host(n * SECOND, rdma=[RdmaPort("hns_0/1", rx_packets=n)])) for n in (1, 2)]
     assert ("rdma.rx_mb_per_s", 0) not in ingested(*uncounted).history.series
+
+
+def test_a_card_that_ranks_use_has_a_series_of_its_own():
+    session, rank = Session(), ProcInfo(7, 1, transport=Transport("nccl", devices=["mlx5_1"]))
+    session.ingest(Header())
+    for n in range(1, 4):
+        nets = [NetSample("eth0", n * 7_000_000, 0, 0, 0), NetSample("eth1", n * 99_000_000, 0, 0, 0)]
+        ports = [RdmaPort("mlx5_0/1", rx_bytes=n * 88_000_000), RdmaPort("mlx5_1/1", rx_bytes=n * 5_000_000)]
+        sample = ProcSample(7, 1, n * SECOND, "S", 0, 0, 0, 1, wire_interface="eth0")
+        host = Host(n * SECOND, nets=nets, rdma=ports)
+        session.ingest(Frame(n, n * SECOND, key=n == 1, infos=[rank], procs=[sample], host=host))
+    history = session.history
+    read = {name: history.at(("nic.rx_mb_per_s", nic_subject(name)), 3 * SECOND, 0) for name in ("eth0", "mlx5_1/1")}
+    assert read == {"eth0": pytest.approx(7), "mlx5_1/1": pytest.approx(5)}
+    assert {key for key in history.series if key[0] == "nic.rx_mb_per_s"} == {("nic.rx_mb_per_s", nic_subject(name)) for name in read}
+    assert [lane.title for lane in all_lanes(session, View()) if lane.key[0] == "nic.rx_mb_per_s"] == ["eth0 rx", "mlx5_1/1 rx"]
 
 
 def test_pcie_as_the_driver_tells_where_it_has_no_counter():

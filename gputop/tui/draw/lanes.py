@@ -20,8 +20,9 @@ from gputop.findings.lanes import LANES_OF_CAUSE
 from gputop.findings.trouble import grows
 from gputop.findings.verdict import Verdict
 from gputop.model.board import TICK_SLACK_NS, Board, GpuBoard
-from gputop.model.fields import FIELDS, FIRST_TOKEN, JOBS_MEMORY, KV_USED, OF_SERVERS, RDMA, STEPS, TOKENS, WAITING, Field
+from gputop.model.fields import FIELDS, FIRST_TOKEN, JOBS_MEMORY, KV_USED, NIC, OF_SERVERS, RDMA, STEPS, TOKENS, WAITING, Field
 from gputop.model.frame import SECOND_NS
+from gputop.model.machine import nic_subject
 from gputop.stream.history import History, SeriesKey
 from gputop.stream.session import Session
 from gputop.system.text import fit
@@ -34,6 +35,7 @@ AMPLE = 16  # rows of lanes from which main lanes have two before the least impo
 FOLD_AFTER_NS = 10 * SECOND_NS  # ns without any reading after which a lane is named in one line with others like it
 GUIDE = "╌"  # a threshold, where no bar reaches it
 FEW = 60  # columns; a lane that moved further since it was last drawn is made again instead of moved
+MOST_NICS = 2  # cards of a training with lanes of their own; all its ports together have one, too
 SIDE, NARROW_SIDE = 14, 13  # columns of number, unit and scale next to a lane; where labels are narrow
 UNREAD = "no reading yet"
 UNENDED = 1 << 62  # the last cell of an incident that goes on
@@ -81,11 +83,24 @@ def all_lanes(session: Session, view: View, story: Verdict | None = None) -> lis
         if field.lane_rank is not None:
             absent = no_pressure if field.source.startswith("/proc/pressure") else ""
             found.append(Lane((field.id, 0), field.title, absent=absent, priority=field.lane_rank))
+    found += _lanes_of_nics(session, story)
     if (RDMA, 0) in session.history.series:
         found.append(Lane((RDMA, 0), _title_of_rdma(board), priority=7))
     servers, served = _lanes_of_servers(session, view, story)
     steps = [lane for lane in _lanes_of_steps(session, view, story) if lane.key[1] not in served]
     return _story_first([*servers, *steps, *found, *_lanes_of_growth(session)], session, view, story)
+
+
+def _lanes_of_nics(session: Session, story: Verdict) -> list[Lane]:
+    """The cards over which the ranks of the verdict's training exchange data, else those of all ranks."""
+    board, chosen = session.board, story.trainer_pid
+    own = [chosen] if chosen in board.procs else list(board.procs)
+    names = {board.procs[pid].wire_interface or "" for pid in own}
+    devices = {device for pid in own if pid in board.infos and (known := board.infos[pid].transport) for device in known.devices}
+    ports = board.host.get("rdma")
+    names |= {port.name for port in ports if port.name.partition("/")[0] in devices} if isinstance(ports, list) else set()
+    keys = {name: (NIC, nic_subject(name)) for name in sorted(names) if name}
+    return [Lane(key, f"{name} rx", priority=6) for name, key in keys.items() if key in session.history.series][:MOST_NICS]
 
 
 def _title_of_rdma(board: Board) -> str:
