@@ -155,6 +155,15 @@ def _gpu_info(at: Moment) -> Iterator[Sample]:
     return _gpus(at, lambda gpu: [((label(gpu.text("name")), label(gpu.text("pci_bus_id"))), 1.0)])
 
 
+_SLOWED = (("power_cap", "power"), ("sync_boost", "sync_boost"), ("thermal", "heat"), ("hw_thermal", "hw_heat"), ("power_brake", "brake"))
+
+
+def _throttled_s(gpu: GpuBoard) -> list[tuple[tuple[str, ...], float | None]]:
+    """Seconds for which each reason has held a GPU's clocks down, by the driver's counters; no value for what it does not count."""
+    counted = ((word, gpu.number(f"slowed_{name}_ns")) for word, name in _SLOWED)
+    return [((word,), None if ns is None else ns / 1e9) for word, ns in counted]
+
+
 def _xids(at: Moment) -> Iterator[Sample]:
     """Xid counts of each GPU; no value if the driver's events are not read."""
 
@@ -294,6 +303,19 @@ METRICS = (
     Metric("gpu_pcie_transmit_bytes_total", COUNTER, "By", _OF_GPU, GPU, "Bytes to the host.", _field("pcie_tx_bytes"), "hw.gpu.io"),
     Metric("gpu_nvlink_receive_bytes_total", COUNTER, "By", _OF_GPU, GPU, "Bytes from other GPUs.", _field("nvlink_rx_bytes")),
     Metric("gpu_nvlink_transmit_bytes_total", COUNTER, "By", _OF_GPU, GPU, "Bytes to other GPUs.", _field("nvlink_tx_bytes")),
+    Metric("gpu_pcie_replays_total", COUNTER, "", _OF_GPU, GPU, "Packets that its PCIe link sent again.", _field("pcie_replays")),
+    Metric("gpu_pcie_width_lanes", GAUGE, "", _OF_GPU, GPU, "PCIe lanes now.", _field("pcie_width")),
+    Metric("gpu_pcie_width_max_lanes", GAUGE, "", _OF_GPU, GPU, "PCIe lanes that GPU and slot have.", _field("pcie_width_max")),
+    Metric("gpu_nvlink_replays_total", COUNTER, "", _OF_GPU, GPU, "Packets that its NVLinks sent again.", _field("nvlink_replays")),
+    Metric("gpu_nvlink_recoveries_total", COUNTER, "", _OF_GPU, GPU, "Times that its NVLinks were trained again.",
+           _field("nvlink_recoveries")),
+    Metric("gpu_nvlink_crc_errors_total", COUNTER, "", _OF_GPU, GPU, "Packets with a wrong checksum on its NVLinks.",
+           _field("nvlink_crc_errors")),
+    Metric("gpu_throttled_seconds_total", COUNTER, "s", (*_OF_GPU, "reason"), GPU, "Time for which the reason has held the clocks down.",
+           lambda at: _gpus(at, _throttled_s)),
+    Metric("gpu_recovery_action", GAUGE, "", _OF_GPU, GPU,
+           "What the driver asks for: 0 nothing, 1 a reset, 2 a reboot, 3 to drain it, 4 to drain and reset it.",
+           _field("recovery_action")),
     Metric("gpu_ecc_errors_total", COUNTER, "", (*_OF_GPU, "kind"), GPU, "ECC errors since the driver was loaded.",
            lambda at: _gpus(at, lambda gpu: [((k,), gpu.number(f"ecc_{k}")) for k in ("corrected", "uncorrected")]), "hw.errors"),
     Metric("gpu_xid_errors_total", COUNTER, "", _OF_GPU, GPU,

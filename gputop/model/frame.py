@@ -28,6 +28,7 @@ from gputop.model.gpu import (
     GpuProc,
     GpuReading,
     MigInstance,
+    NvLinkCounts,
     compute_pids,
     forget_parts,
     link_bytes_per_s,
@@ -42,8 +43,8 @@ from gputop.model.stream import BOUNDED, FORMAT_MAJOR, FORMAT_MINOR, MOST_IN_FRA
 __all__ = [
     "FORMAT_MAJOR", "FORMAT_MINOR", "MOST_IN_FRAME", "PART", "SECOND_NS", "SILENT", "CgroupSample", "CpuSample", "CudaCall",
     "DiskSample", "FileSystem", "Frame", "Gpu", "GpuProc", "GpuReading", "Hardware", "Header", "Host", "LaunchRate",
-    "MainSamples", "Mark", "Met", "MigInstance", "Names", "NetSample", "Nic", "Preempt", "Probes", "ProcInfo", "ProcSample",
-    "Psi", "RdmaPort", "ReadLimit", "SchedThread", "SelfCost", "Serving", "SourceState", "Stack", "ThreadCalls", "ThreadInfo",
+    "MainSamples", "Mark", "Met", "MigInstance", "Names", "NetSample", "Nic", "NvLinkCounts", "Preempt", "Probes", "ProcInfo",
+    "ProcSample", "Psi", "RdmaPort", "ReadLimit", "SchedThread", "SelfCost", "Serving", "SourceState", "Stack", "ThreadCalls", "ThreadInfo",
     "ThreadSample", "Transport", "Wakeup", "compute_pids", "forget_parts", "link_bytes_per_s", "sizes_of_contexts",
 ]  # fmt: skip
 """The frame and all structs that it holds."""

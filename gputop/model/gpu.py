@@ -93,6 +93,18 @@ class MigInstance(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     util_pct: float | None = None  # share of time in which any kernel ran in its GPU instance (GPM): NVML has no utilization of MIG devices
 
 
+class NvLinkCounts(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What one NVLink has counted since the driver was loaded; None where the driver has no such counter."""
+
+    link: int
+    replays: int | None = None  # packets sent again
+    recoveries: int | None = None  # times that it was trained again
+    failed_recoveries: int | None = None
+    crc_errors: int | None = None
+    symbol_errors: int | None = None
+    bit_error_rate: float | None = None  # wrong bits per bit; effective, that is after correction, where there is such a counter
+
+
 def instance_subject(gpu: int, instance: int) -> int:
     """Subject of a MIG device's series: one number of the GPU's index and its own."""
     return MOST_DEVICES * gpu + instance
@@ -179,6 +191,23 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Field name -> why it has no value. A name that begins with `PART` is a part of ``procs``; its reason stands until the next list."""
     held_by: Annotated[list[int], BOUNDED] | None = None
     """Pids of its last list with compute contexts, while ``procs`` cannot be read (the GPU hangs or is lost); otherwise empty."""
+    # every 10 s: `gputop.sources.nvml.counters.ROWS` has where each comes from
+    pcie_replays: int | None = None  # packets that the PCIe link sent again, since the driver was loaded
+    pcie_recoveries: int | None = None  # times that the PCIe link was trained again
+    pcie_corrected_errors: int | None = None
+    slowed_power_ns: int | None = None  # time for which the power limit has held clocks down, since the driver was loaded; next ones alike
+    slowed_sync_boost_ns: int | None = None
+    slowed_heat_ns: int | None = None
+    slowed_hw_heat_ns: int | None = None  # the hardware's own slowdown
+    slowed_brake_ns: int | None = None  # the server's power brake
+    power_smoothing: bool | None = None  # true: power ramps are smoothed on purpose, so that clocks and power are no sign of a fault
+    recovery_action: int | None = None
+    """What the driver asks for (nvmlDeviceGpuRecoveryAction): 0 nothing, 1 a reset, 2 a reboot, 3 to drain it, 4 to drain and reset it."""
+    c2c_links: int | None = None  # links to a Grace CPU, over which copies go there instead of PCIe
+    nvlink_replays: int | None = None  # sums over the links
+    nvlink_recoveries: int | None = None
+    nvlink_crc_errors: int | None = None
+    nvlinks: Annotated[list[NvLinkCounts], BOUNDED] | None = None
 
 
 class GpuReading(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -136,6 +136,20 @@ GPU = TableSpec("gpu", "each GPU in each tick; NULL was not read in this tick (N
     _gauge("xid", "INTEGER", "number of the latest Xid error since the collector began"),
     _truth("lost", "1: the driver has lost it, 0: it answers for it; sent when that changes, and every 10 s or so"),
     _truth("needs_reset", "1: an Xid error has come after which it must be reset"),
+    _count("pcie_replays", "packets that its PCIe link sent again"),
+    _count("pcie_recoveries", "times that its PCIe link was trained again"),
+    _count("pcie_corrected_errors", "corrected errors of its PCIe link"),
+    _count("nvlink_replays", "packets that its NVLinks sent again"),
+    _count("nvlink_recoveries", "times that its NVLinks were trained again"),
+    _count("nvlink_crc_errors", "packets with a wrong checksum on its NVLinks"),
+    _seconds("slowed_power_s", "slowed_power_ns", "time in which the power limit held its clocks down"),
+    _seconds("slowed_sync_boost_s", "slowed_sync_boost_ns", "time in which another GPU of its sync boost group held its clocks down"),
+    _seconds("slowed_heat_s", "slowed_heat_ns", "time in which heat held its clocks down"),
+    _seconds("slowed_hw_heat_s", "slowed_hw_heat_ns", "time in which the hardware's own slowdown by heat held its clocks down"),
+    _seconds("slowed_brake_s", "slowed_brake_ns", "time in which the server's power brake held its clocks down"),
+    _truth("power_smoothing", "1: its power is smoothed on purpose"),
+    _gauge("recovery_action", "INTEGER", "what the driver asks for: 0 nothing, 1 reset, 2 reboot, 3 drain, 4 drain and reset"),
+    _gauge("c2c_links", "INTEGER", "links to a Grace CPU, over which its copies go"),
 ))  # fmt: skip
 
 PROC = TableSpec("proc", "each process in each tick in which it was read (/proc/PID): up to 16 trainers and workers in each tick, others "

@@ -289,7 +289,7 @@ def test_process_lists_with_memory_and_sm_share(rig: Rig) -> None:
     listed = {proc.pid: proc for proc in rig.gpu(0).values["procs"]}
     assert (listed[me].kind, listed[me].mem_bytes, listed[me].sm_pct) == ("C+G", 1024 * MIB, 50.0)
     assert (listed[parent].kind, listed[parent].mem_bytes, listed[parent].sm_pct) == ("C", None, 0.0)
-    assert listed[77].kind == "C"
+    assert listed[77].kind == "C+M"
     assert len(rig.gpu(1).values["procs"]) == 200
     assert source.pids == {me, parent, 77, *range(1000, 1200)}
     rig.set("gpus 2", f"gpu0.procs {me}:1:1:C")

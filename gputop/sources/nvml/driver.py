@@ -107,12 +107,13 @@ class KeptFields:
 
     __slots__ = ("_device", "_function", "_values", "count")
 
-    def __init__(self, device: Device, *ids: int) -> None:
+    def __init__(self, device: Device, *ids: int | tuple[int, int]) -> None:
+        """``ids``: field ids, or pairs of id and scope, which is a link."""
         self._device, self.count = device, len(ids)
         self._function = library_function("nvmlDeviceGetFieldValues")
         self._values = (nvml.c_nvmlFieldValue_t * self.count)()
         for value, field in zip(self._values, ids, strict=True):
-            value.fieldId = field
+            value.fieldId, value.scopeId = field if isinstance(field, tuple) else (field, 0)
 
     def read(self) -> None:
         """Raises nvml.NVMLError."""

@@ -62,10 +62,12 @@ struct odd_field { int is_odd, type; nvmlValue_t value; };
     X(power_mw, -1) X(power_avg_mw, -1) X(power_limit_mw, 700000) X(power_default_mw, 700000) X(power_max_mw, 700000) \
     X(power_idle_mw, 75000) X(temp, 40) X(mem_temp, 45) X(sm_clock, 1980) X(mem_clock, 3201) X(sm_clock_max, 1980) \
     X(mem_clock_max, 3201) X(throttle, 0) X(pstate, 0) X(fan, 30) X(pcie_gen, 5) X(pcie_gen_max, 5) X(pcie_width, 16) \
-    X(pcie_width_max, 16) X(pcie_tx_mb_s, 0) X(pcie_rx_mb_s, 0) X(nvlinks, 18) X(nvlink_mb_s, 0) X(enc, 0) X(dec, 0) \
+    X(pcie_width_max, 16) X(pcie_tx_mb_s, 0) X(pcie_rx_mb_s, 0) X(pcie_replays, 0) X(pcie_errors, 0) X(nvlinks, 18) X(nvlink_mb_s, 0) X(enc, 0) X(dec, 0) \
     X(ecc_corrected, 0) X(ecc_uncorrected, 0) X(retired, 0) X(remapped, 0) X(remap_pending, 0) X(remap_failed, 0) X(compute_mode, 0) X(arch, 9) X(gpm, 1) X(gpm_pcie, 1) X(gpm_strict, 0) X(gr_active, -1) \
     X(sm_active, 0) X(sm_occupancy, 0) X(tensor, 0) X(dram, 0) X(lost, 0) X(xid, 0) X(stale_samples, 0) X(samples_ahead_ms, 0) \
-    X(long_procs, 0) X(procs_wanted, 0) X(nvlinks_refused, 0) X(nvlink_broken, -1) X(nvlink_absent, -1) X(mig_broken, -1)
+    X(long_procs, 0) X(procs_wanted, 0) X(nvlinks_refused, 0) X(nvlink_broken, -1) X(nvlink_absent, -1) X(mig_broken, -1) X(bad_link, 0) \
+    X(link_replays, 0) X(link_recoveries, 0) X(link_crc, 0) X(link_ber, 0) X(slowed_power_ms, 0) X(slowed_heat_ms, 0) X(slowed_brake_ms, 0) \
+    X(smoothing, 0) X(recovery_action, 0) X(c2c_links, 0)
 
 #define NUMBER_MEMBER(name, value) long long name;
 struct gpu_conf {

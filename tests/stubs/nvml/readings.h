@@ -236,6 +236,25 @@ static int fill_field(nvmlDevice_t device, nvmlFieldValue_t *field)
     }
     field->valueType = TYPE_UINT;
     switch (field->fieldId) {
+    case 94: case 169: field->value.uiVal = (unsigned)conf->pcie_replays; return NVML_SUCCESS;
+    case 173: field->value.uiVal = (unsigned)conf->pcie_errors; return NVML_SUCCESS;
+    case 74: field->value.ullVal = 1000000ULL * (unsigned long long)conf->slowed_power_ms; break;
+    case 75: case 251: case 252: field->value.ullVal = 1000000ULL * (unsigned long long)conf->slowed_heat_ms; break;
+    case 253: field->value.ullVal = 1000000ULL * (unsigned long long)conf->slowed_brake_ms; break;
+    case 76: field->value.ullVal = 0; break;
+    case 256: field->value.uiVal = (unsigned)conf->smoothing; return NVML_SUCCESS;
+    case 230: field->value.uiVal = (unsigned)conf->recovery_action; return NVML_SUCCESS;
+    case 170: field->value.uiVal = (unsigned)conf->c2c_links; return NVML_SUCCESS;
+    /* of one link; before Blackwell 161 to 163, from there on 214 to 222 */
+    case 161: case 162: case 163: case 214: case 215: case 220: case 221: case 222: {
+        int is_bad = field->scopeId == (unsigned)conf->bad_link, is_new = field->fieldId > 200;
+        if (field->scopeId >= (unsigned)conf->nvlinks || is_new != (conf->arch >= 10))
+            return NOT_SUPPORTED;
+        long long value = field->fieldId == 161 ? conf->link_replays : field->fieldId == 162 || field->fieldId == 215 ? conf->link_recoveries
+                        : field->fieldId == 163 || field->fieldId == 221 ? conf->link_crc : field->fieldId >= 220 ? conf->link_ber : 0;
+        field->value.ullVal = is_bad ? (unsigned long long)value : 0;
+        break;
+    }
     case 82: field->value.uiVal = (unsigned)conf->mem_temp; return NVML_SUCCESS;
     case 91: field->value.uiVal = (unsigned)conf->nvlinks; return NVML_SUCCESS;
     case 83: field->value.ullVal = energy_mj(device->gpu); break;
