@@ -15,6 +15,6 @@ LANES_OF_CAUSE = {
     "frontend-bound": ("serving.first_token_p99_ms", "cpu.busy_pct"),
     "scheduler-bound": ("gpu.sm_active_pct", "serving.first_token_p99_ms"),
     "model-load": ("psi.io_pct", "disk.read_mb_per_s"),
-    "kv-full": ("serving.kv_used_pct", "serving.first_token_p99_ms"),
+    "kv-full": ("serving.kv_used_pct", "serving.first_token_p99_ms"), "pcie-degraded": ("gpu.pcie_rx_mb_per_s",),
 }  # fmt: skip
 """Cause -> fields of `gputop.model.fields`, the most telling first."""

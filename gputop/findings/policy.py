@@ -54,6 +54,10 @@ RESENT_PER_S = 10.0  # TCP segments sent again a second that are worth reporting
 SMALL_BYTES = 256 << 10  # bytes of a copy, up to which the number of copies determines the cost (guess)
 PAGEABLE_BYTES_PER_S = 6e9  # B/s of copies from memory that is not pinned, which a CPU copies first (guess: a thread's memcpy)
 
+# pcie-degraded
+GENERATIONS_NS = 30_000_000_000  # ns in which a link that is used reaches its generation; at rest it is lowered to save power (a choice)
+REPLAYS_PER_S = 1.0  # packets sent again a second from which a link is unsound (guess: a sound one has hardly any in a day)
+
 # sync-storm
 TURN_S = 1e-3  # s of the main thread's own time for each wait, that it costs at most (measured: storms have 0.02 to 0.3 ms; steps 1 ms up)
 SHORT_TURN_S = 2e-4  # s, like `TURN_S`, for each call that waits, however shortly (guess)

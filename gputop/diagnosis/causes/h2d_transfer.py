@@ -23,7 +23,6 @@ from gputop.findings.verdict import Evidence, Fix
 from gputop.model.rates import counter_per_s
 
 PAGE_BYTES = 4096  # bytes that a page fault brings in, at least
-_ASK = "nvidia-smi -i {:d} --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv"
 
 
 def copies_back(job: WalkedJob) -> bool:
@@ -39,7 +38,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
         Evidence("pcie_bytes_per_s", round(traffic(job)) or None, "B/s", "over PCIe, both ways"),
     )
     ready = "; workers have batches ready" if is_ahead(job) else ""
-    return Finding(filled("{}{}", _spent(job), ready), evidence, tuple(_fixes(job, facts)), (), (job.trainer.pid,))
+    return Finding(filled("{}{}", spent(job), ready), evidence, tuple(_fixes(job, facts)), (), (job.trainer.pid,))
 
 
 def _fixes(job: WalkedJob, facts: WalkedFacts) -> Iterator[Fix]:
@@ -50,12 +49,6 @@ def _fixes(job: WalkedJob, facts: WalkedFacts) -> Iterator[Fix]:
         yield Fix("Fill one buffer again and again: the pages of a new one are made while it is copied")
     elif _crawls(job):
         yield Fix("See whether others copy over its link, or its clocks are low", "nvidia-smi dmon -s ct", look=True)
-    for gpu in job.gpus:
-        has, most = int(gpu.pcie_width or 0), int(gpu.pcie_width_max or 0)
-        if 0 < has < most:
-            lanes = filled("GPU {} has {} of its {} PCIe lanes: another slot, or no riser", gpu.index, has, most)
-            yield Fix(lanes)
-            yield Fix("See its link", filled(_ASK, gpu.index), look=True)
     if calls is not None and moves_weights(calls):
         yield from advice.fixes(ways.offloaded)
     elif copies_back(job):
@@ -67,9 +60,9 @@ def _fixes(job: WalkedJob, facts: WalkedFacts) -> Iterator[Fix]:
         yield from advice.fixes((*ways.beside, *ways.smaller))
 
 
-def _spent(job: WalkedJob) -> str:
-    """Words for the time spent copying. Copies that do not delay the trainer are described by PCIe traffic while its GPU computes nothing;
-    others by the bytes that calls were asked to copy, for a counter's samples of 20 ms may miss them."""
+def spent(job: WalkedJob) -> str:
+    """Words for the time that was spent copying. Copies that do not delay the trainer are described by PCIe traffic while its GPU computes
+    nothing; others by the bytes that calls were asked to copy, for a counter's samples of 20 ms may miss them."""
     calls, pace, asked, moved = job.cuda.calls, _pace(job), copied(job), traffic(job)
     beside = filled("{} {}", _gb_per_s(max(moved, asked)), "over PCIe" if moved >= asked else "copied") if moved or asked else ""
     if calls is not None and calls.copy >= policy.LITTLE:

@@ -55,6 +55,10 @@ class GpuFacts(Struct, frozen=True):
     pcie_gen: float | None = None
     pcie_width: float | None = None
     pcie_width_max: float | None = None
+    pcie_gen_max: float | None = None
+    best_gen: float | None = None  # the highest generation of the last `policy.GENERATIONS_NS`: it falls while the link rests
+    pcie_replays_per_s: float | None = None  # packets that the link sent again, between the last two readings
+    c2c_links: float | None = None  # to a Grace CPU: copies go over these, and not over PCIe
     pids: frozenset[int] = frozenset()
     ran: dict[int, float] = field(default_factory=dict)
     """Pid -> share of the time in which its kernels ran, by the driver's samples of each process; empty where it gives none (MIG)."""
@@ -95,7 +99,13 @@ class GpuFacts(Struct, frozen=True):
     @property
     def link_bytes_per_s(self) -> float | None:
         """Bytes per second that the GPU's PCIe link carries one way at its present generation and width; None if these are unknown."""
-        return link_bytes_per_s(int(self.pcie_gen or 0), int(self.pcie_width or 0))
+        return link_bytes_per_s(int(self.best_gen or self.pcie_gen or 0), int(self.pcie_width or 0))
+
+    @property
+    def full_link_bytes_per_s(self) -> float | None:
+        """The same of the link that GPU and slot allow."""
+        generation, lanes = self.pcie_gen_max or self.best_gen or self.pcie_gen, self.pcie_width_max or self.pcie_width
+        return link_bytes_per_s(int(generation or 0), int(lanes or 0))
 
 
 class CallFacts(Struct, frozen=True):

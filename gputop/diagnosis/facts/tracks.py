@@ -36,7 +36,7 @@ _COUNTERS = (
 
 _STANDING = (
     "power_limit_w", "power_limit_default_w", "sm_clock_mhz", "sm_clock_max_mhz", "temp_c", "pcie_gen", "pcie_width",
-    "pcie_width_max",
+    "pcie_width_max", "pcie_gen_max", "c2c_links",
 )  # fmt: skip
 
 
@@ -183,8 +183,9 @@ class GpuTrack:
     """The readings of one GPU: utilization weighted by time, and the values in force of the other fields."""
 
     __slots__ = (
-        "at_work_ns", "begun_ns", "between", "board", "breaks", "busy", "busy_since_ns", "exact_ns", "free_mhz", "held_ns", "idle_since_ns",
-        "last_ns", "linked", "listed", "moved", "noted_ns", "pids", "rates", "readings", "rhythm", "stretches", "worked_ns",
+        "at_work_ns", "begun_ns", "between", "board", "breaks", "busy", "busy_since_ns", "exact_ns", "free_mhz", "generations", "held_ns",
+        "idle_since_ns", "last_ns", "linked", "listed", "moved", "noted_ns", "pids", "rates", "readings", "replays", "rhythm",
+        "stretches", "worked_ns",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -207,6 +208,8 @@ class GpuTrack:
         self.rates: deque[tuple[int, float, float]] = deque(maxlen=LATEST_RATES)
         """(t_ns, bytes per second over PCIe both ways, bytes per second sent), each over 20 ms, if the driver has no counters"""
         self.listed: deque[tuple[int, dict[int, float]]] = deque()  # (t_ns, pid -> per cent of the time in which its kernels ran)
+        self.generations: deque[tuple[int, float]] = deque()  # (t_ns, generation of the PCIe link)
+        self.replays: deque[tuple[int, float]] = deque(maxlen=2)  # (t_ns, packets that the PCIe link sent again)
         self.held_ns = 0  # when a process that is seen here last used it
         self.worked_ns = 0
         self.board: GpuBoard | None = None
@@ -258,6 +261,7 @@ class GpuTrack:
             self.readings.append((t_ns, util / 100, activity, power, mask if isinstance(mask, int) else 0))
         self._push_moved(gpu, oldest_ns)
         self._push_listed(gpu, oldest_ns)
+        self._push_link(gpu)
         while len(self.readings) > 1 and self.readings[1][0] <= oldest_ns:
             self.readings.popleft()
         while self.busy and self.busy[0][0] <= oldest_ns - policy.STEADY_NS:
@@ -315,6 +319,7 @@ class GpuTrack:
         facts = GpuFacts(
             index, self._mean(1) if fresh else None, self._mean(2), self._mean(3),
             **{name: number(name) for name in _STANDING}, throttle_mask=self._mask(), pids=self.pids,
+            best_gen=max((generation for _, generation in self.generations), default=None), pcie_replays_per_s=self._replays_per_s(),
             ran=self._ran(), neighbours=(), loss=loss_of(board, self.last_ns),
             unmeasurable="util_pct" in board.missing and "gr_active_pct" not in board.values,
             stretch_s=self._stretch_s(oldest_ns), idle_s=idle_ns / 1e9,
@@ -370,6 +375,20 @@ class GpuTrack:
             self.linked.append((read_ns, sum(known)))
         while len(self.linked) > 2 and self.linked[1][0] <= oldest_ns:
             self.linked.popleft()
+
+    def _push_link(self, gpu: GpuBoard) -> None:
+        for kept, name in ((self.generations, "pcie_gen"), (self.replays, "pcie_replays")):
+            read_ns, number = gpu.read_ns.get(name, 0), gpu.number(name)
+            if number is not None and (not kept or kept[-1][0] < read_ns):
+                kept.append((read_ns, number))
+        while len(self.generations) > 1 and self.generations[0][0] <= self.generations[-1][0] - policy.GENERATIONS_NS:
+            self.generations.popleft()
+
+    def _replays_per_s(self) -> float | None:
+        if len(self.replays) < 2:
+            return None
+        (since_ns, before), (until_ns, now) = self.replays
+        return max(0.0, now - before) * 1e9 / (until_ns - since_ns)
 
     def _push_listed(self, gpu: GpuBoard, oldest_ns: int) -> None:
         read_ns = gpu.read_ns.get("procs", 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gputop.diagnosis.facts import waits
-from gputop.diagnosis.facts.facts import CallFacts
+from gputop.diagnosis.facts.facts import CallFacts, GpuFacts
 from gputop.diagnosis.facts.feeders import threads_at_work
 from gputop.diagnosis.facts.intensity import is_light
 from gputop.diagnosis.facts.life import has_peers
@@ -33,12 +33,28 @@ def copied(job: WalkedJob) -> float:
 
 def link_of(job: WalkedJob) -> float:
     """Bytes per second that the narrowest of the GPUs' links carries one way at present; inf if unknown."""
-    return min((link for gpu in job.gpus if (link := gpu.link_bytes_per_s)), default=math.inf)
+    return min((link for gpu in job.gpus if not gpu.c2c_links and (link := gpu.link_bytes_per_s)), default=math.inf)
+
+
+def narrowest(job: WalkedJob) -> GpuFacts | None:
+    """The GPU with the least part of the link that GPU and slot allow; None if all links are whole, or nothing is copied over them."""
+    links = [(gpu, gpu.link_bytes_per_s or 0.0, gpu.full_link_bytes_per_s or 0.0) for gpu in job.gpus if not gpu.c2c_links]
+    parts = [(link / full, gpu.index, gpu) for gpu, link, full in links if 0.0 < link <= (1.0 - policy.TENTH) * full]
+    return min(parts, default=(0.0, 0, None))[2]
+
+
+def narrowed(job: WalkedJob) -> float:
+    """Share of the window that bytes took on a link that was trained down, beyond what they take on one as GPU and slot allow."""
+    if (gpu := narrowest(job)) is None:
+        return 0.0
+    link, full = gpu.link_bytes_per_s or math.inf, gpu.full_link_bytes_per_s or math.inf
+    moved = max(gpu.pcie_bytes_per_s or 0.0, copied(job) / max(1, len(job.gpus)))
+    return min(1.0, moved / link) * (1.0 - link / full)
 
 
 def traffic(job: WalkedJob) -> float:
-    """Bytes per second over PCIe, both ways, of all its GPUs together; 0 if not read."""
-    return sum(gpu.pcie_bytes_per_s or 0.0 for gpu in job.gpus)
+    """Bytes per second over PCIe, both ways, of all its GPUs together; 0 if not read. Of GPUs that copy over C2C, PCIe says nothing."""
+    return sum(gpu.pcie_bytes_per_s or 0.0 for gpu in job.gpus if not gpu.c2c_links)
 
 
 def both_ways(job: WalkedJob) -> tuple[float, float]:

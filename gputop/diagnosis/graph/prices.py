@@ -49,7 +49,17 @@ def put_down(walk: Walk, job: WalkedJob, facts: WalkedFacts) -> WalkedJob:
             if share > 0.0:
                 walk.rebook(way, share, leaf)
         parts = [(pool, share - less, way) for (pool, share, way), less in zip(parts, taken, strict=True)]
+    _move_narrowed(walk)
     return job
+
+
+def _move_narrowed(walk: Walk) -> None:
+    """Move from the copies, whatever found them, what they take because a link is narrower than it could be."""
+    ways = [(share, way) for _, share, way in walk.parts if way.leaf == _COPIES]
+    whole = sum(share for share, _ in ways)
+    part = min(1.0, gpuside.narrowed(walk.job) / whole) if whole > 0.0 else 0.0
+    for share, way in ways:
+        walk.rebook(way, part * share, Leaf("copy", "narrow"))
 
 
 _AWAITED = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown", "main.timer")  # waits that may never end
@@ -119,12 +129,13 @@ def _turns(walk: Walk) -> Iterator[Price]:
     yield Price(Leaf("turn", "main"), gpuside.turns(walk.job), (_OF_MAIN | ready).__contains__)
 
 
+_COPIES = Leaf("copy", "link")
 _ASLEEP = ("main.sync", "main.timer", "main.driver", "main.poll", "main.unknown", "main.lock")
 
 
 def _copies(walk: Walk) -> Iterator[Price]:
     """Prices of bytes over the link: for that time the main thread copies them itself, or sleeps, or waits for its GPU."""
-    job, leaf = walk.job, Leaf("copy", "link")
+    job, leaf = walk.job, _COPIES
     if job.idle is not None and job.cuda.calls is None and job.cuda.sampled is None:
         yield Price(leaf, gpuside.copying(job, pinned=False), {"main.computing"}.__contains__)
     if job.idle is not None and job.trainer.still_s < policy.STUCK_S:

@@ -49,6 +49,7 @@ NONE = {
     "main-thread-preprocessing": "work of the trainer itself cannot be left out while it runs",
     "host-optimizer": "where the optimizer keeps its state is decided by the program: see the fixes in gputop explain",
     "h2d-transfer": "how it copies is decided by the program: from page-locked memory, overlapped with computing",
+    "pcie-degraded": "a link is trained when the machine starts, or by a reset, which ends all work: see the fixes in gputop explain",
     "sync-storm": "the program waits for the GPU by itself: see what_if in gputop explain",
     "small-kernels": "what the program launches is its own: CUDA graphs, fused kernels, more at once",
     "gpu-throttle": "power and clock limits are not touched: see them with `nvidia-smi -q -d PERFORMANCE,POWER,CLOCK`, "

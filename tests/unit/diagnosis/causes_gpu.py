@@ -332,12 +332,31 @@ def waiting_beside_a_neighbour() -> Scene:
     return scene.add(Proc(900, comm="whisper-cli", cmdline=["/usr/bin/whisper-cli"], run=0.1, looks=[SLEEP], info={"libs": []}))
 
 
+def one_lane_of_sixteen(**link: object) -> Scene:
+    """A card in a mining riser: the bytes need a sixteenth of the time on its own link."""
+    found = {"pcie_gen": 3, "pcie_gen_max": 3, "pcie_width": 1, "pcie_width_max": 16} | link
+    return alone(35.0, 0.02, [SLEEP], pcie_rx_bytes_per_s=0.6e9, **found)
+
+
+def older_generation_while_copying() -> Scene:
+    return one_lane_of_sixteen(pcie_gen=1, pcie_gen_max=5, pcie_width=2, pcie_width_max=2)
+
+
+def probed_copies_over_one_lane() -> Scene:
+    scene = copies_over_one_lane()
+    scene.calls = {(100, "cuMemcpyHtoDAsync_v2"): (6.6, 0.64, 5.5e8), (100, "cuStreamSynchronize"): (6.6, 0.33, 0)}
+    return scene
+
+
 GPU_SIDE: dict[Callable[[], Scene], tuple[str, str]] = {
     transfer: ("transfer-bound", "h2d-transfer"),
     transfer_over_a_narrow_link: ("transfer-bound", "h2d-transfer"),
     probed_transfer: ("transfer-bound", "h2d-transfer"),
     copies_that_count_as_work: ("transfer-bound", "h2d-transfer"),
-    copies_over_one_lane: ("transfer-bound", "h2d-transfer"),
+    copies_over_one_lane: ("transfer-bound", "pcie-degraded"),
+    probed_copies_over_one_lane: ("transfer-bound", "pcie-degraded"),
+    one_lane_of_sixteen: ("transfer-bound", "pcie-degraded"),
+    older_generation_while_copying: ("transfer-bound", "pcie-degraded"),
     quick_steps_one_wait_each: ("wait-heavy", "sync-storm"),
     small_pieces_one_by_one: ("transfer-bound", "h2d-transfer"),
     collating_before_light_kernels: ("input-bound", "main-thread-preprocessing"),

@@ -43,7 +43,7 @@ def train(trainer: Trainer) -> None:
 
 
 SCENARIO = Scenario(
-    Label("transfer-bound", "h2d-transfer"),
+    Label("transfer-bound", "pcie-degraded"),
     train,
     prepare=nvml_control.from_the_start("pcie_gen 3\npcie_width 1\n"),
     env={"GPUTOP_CUDA_GBPS": _GEN3_X1_GB_PER_S},
