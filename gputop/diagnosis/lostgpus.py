@@ -20,8 +20,8 @@ from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import GPU_LOST, Incident, Verdict, Victim
 from gputop.model.board import Board
-from gputop.model.gpu import ENDING_XIDS
 from gputop.model.roles import program_name
+from gputop.model.xids import ENDING_XIDS
 from gputop.system.text import clean
 
 XID_NS = 1_500_000_000  # ns to wait for the Xid of a loss, which is read each second: the incident comes once, with its reason

@@ -12,18 +12,6 @@ from gputop.model.stream import BOUNDED
 
 SILENT = "the driver has not answered for "  # prefix of a reason in `Gpu.missing` while a call hangs; a duration follows
 MOST_DEVICES = 64  # MIG devices per GPU that have series of their own; the driver allows seven
-ENDING_XIDS = {
-    46: "the GPU has stopped processing",
-    62: "its power management unit has halted",
-    79: "the GPU has fallen off the bus",
-    95: "an uncontained memory error",
-    119: "its firmware (GSP) does not answer",
-    120: "its firmware (GSP) has failed",
-    140: "an unrecovered ECC error",
-    143: "the GPU cannot be initialized",
-}
-"""Xid -> meaning, for Xids after which a GPU works only after a reset or a reboot. Source: the immediate action in NVIDIA's Xid catalog.
-Left out: Xids of a link (74, 136, 155), of one process or channel (48, 94, 109) and of spare memory rows (63, 64, 156)."""
 PART = "procs."  # prefix of a name in `Gpu.missing`: a field of the processes (``sm_pct``, ``mem_bytes``) or a list (``mps``, ``graphics``)
 _SECONDS = re.compile(r"\d{1,9}(\.\d{1,3})?", re.ASCII)
 _LANE_BYTES_PER_S = (0.25e9, 0.5e9, 0.985e9, 1.97e9, 3.94e9, 7.56e9)  # PCIe 1 to 6, per lane, one way, without the line code
@@ -177,7 +165,7 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     remap_pending: bool | None = None  # memory rows wait for a reset to be replaced (nvmlDeviceGetRemappedRows)
     remap_failed: bool | None = None  # a memory row could not be replaced
     xid: int | None = None
-    """Number of the latest Xid error since the collector started, of `ENDING_XIDS` before any other; None: no error."""
+    """Number of the latest Xid error since the collector started, of `gputop.model.xids.ENDING_XIDS` before any other; None: no error."""
     needs_reset: bool | None = None  # true once one of `ENDING_XIDS` has come since the GPU answered, false while none has
     compute_mode: str | None = None
     mig_mode: bool | None = None

@@ -41,6 +41,7 @@ from gputop.model.identity import Identity, identity_of
 from gputop.model.rates import ProbedSwitches, ProcRates, counter_per_s, gpu_bytes_per_s, proc_rates
 from gputop.model.roles import Role, is_foreign_list, program_name
 from gputop.model.serving import ServingNow, serving_now
+from gputop.model.xids import advice_on, meaning_of
 from gputop.stream.following import Following
 from gputop.system.text import clean
 
@@ -109,6 +110,8 @@ class GpuNow(Gpu, frozen=True, omit_defaults=False, kw_only=True):
     nvlink_tx_bytes_per_s: float | None
     nvlink_rx_bytes_per_s: float | None
     limits: list[str] | None
+    xid_meaning: str | None
+    xid_advice: str | None
     mig: list[MigNow] | None  # type: ignore[assignment]  # each with reasons
     procs: list[GpuProcNow] | None  # type: ignore[assignment]  # as above
 
@@ -203,7 +206,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 _GPU_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in ("index", "t_ns", "missing", "procs", "mig"))
 _BYTE_COUNTERS = ("pcie_rx_bytes", "pcie_tx_bytes", "nvlink_rx_bytes", "nvlink_tx_bytes")
 _BYTE_RATES = {f"{name}_per_s": name for name in _BYTE_COUNTERS}
-_MADE_OF = _BYTE_RATES | {"limits": "throttle_mask", "mig": "mig_mode"}
+_MADE_OF = _BYTE_RATES | {"limits": "throttle_mask", "mig": "mig_mode", "xid_meaning": "xid", "xid_advice": "xid"}
 """Derived field -> the field that it is made of; both have the same reason."""
 _OF_NETWORK = ("nets", "rdma")
 _UNREAD = "not read yet"
@@ -405,6 +408,7 @@ def _gpu(gpu: GpuBoard, before: GpuBoard | None) -> GpuNow:
     for name in _BYTE_COUNTERS:
         out[f"{name}_per_s"] = gpu_bytes_per_s(before, gpu, name)
     out["limits"] = limits(gpu)
+    out["xid_meaning"], out["xid_advice"] = meaning_of(gpu.number("xid")), advice_on(gpu.number("xid"))
     mig = gpu.values.get("mig") if gpu.values.get("mig_mode") else None
     out["mig"] = [_instance(instance) for instance in mig] if isinstance(mig, list) else None
     out["procs"] = [GpuProcNow(**_gpu_proc(proc, gpu)) for proc in gpu.procs] if "procs" in gpu.values else None

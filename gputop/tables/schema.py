@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from gputop.model.xids import meaning_of
 from gputop.tables.derived import (
     OFFCPU,
     SWITCHES,
@@ -134,6 +135,7 @@ GPU = TableSpec("gpu", "each GPU in each tick; NULL was not read in this tick (N
     _gauge("ecc_corrected", "INTEGER", "corrected memory errors since the driver loaded"),
     _gauge("ecc_uncorrected", "INTEGER", "uncorrected memory errors since the driver loaded"),
     _gauge("xid", "INTEGER", "number of the latest Xid error since the collector began"),
+    Column("xid_meaning", "TEXT", "what that Xid error means", lambda rows: [meaning_of(xid) for xid in rows.gauge("xid")]),
     _truth("lost", "1: the driver has lost it, 0: it answers for it; sent when that changes, and every 10 s or so"),
     _truth("needs_reset", "1: an Xid error has come after which it must be reset"),
     _count("pcie_replays", "packets that its PCIe link sent again"),

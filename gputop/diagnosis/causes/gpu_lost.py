@@ -18,10 +18,11 @@ from gputop.diagnosis.facts.losses import GONE, RESET, Loss
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings.sentence import NAME, Sentence, filled, joined
 from gputop.findings.verdict import GPU_LOST, Evidence, Fix, PathStep
-from gputop.model.gpu import ENDING_XIDS
+from gputop.model.xids import ENDING_XIDS, RECOVERIES, advice_on, meaning_of
 from gputop.system.text import clean
 
 FALLEN_OFF = 79  # Xid
+REBOOT = 2  # nvmlDeviceGpuRecoveryAction
 MOST_NAMED = 8  # users of a GPU, and other lost GPUs, that are named
 
 
@@ -37,10 +38,11 @@ def told(gpu: GpuFacts) -> str:
     what = {GONE: "it has fallen off the bus, or was removed", RESET: "it works again only after a reset"}.get(loss.kind, loss.reason)
     if loss.xid in ENDING_XIDS:
         meaning = ENDING_XIDS[loss.xid].replace("the GPU", "it")
-        known = loss.kind in (GONE, RESET)
-        what = filled("{} (Xid {})", meaning, loss.xid) if known else filled("{} (Xid {}: {})", what, loss.xid, meaning)
+        is_known = loss.kind in (GONE, RESET)
+        what = filled("{} (Xid {})", meaning, loss.xid) if is_known else filled("{} (Xid {}: {})", what, loss.xid, meaning)
     elif loss.xid is not None:
-        what = filled("{} (latest Xid: {})", what, loss.xid)
+        meaning = filled(", {}", known) if (known := meaning_of(loss.xid)) else ""
+        what = filled("{} (latest Xid: {}{})", what, loss.xid, meaning)
     if loss.works:
         return filled("GPU {} must be reset, though it still works: {}", gpu.name, what)
     return filled("GPU {} is lost: {}", gpu.name, what)
@@ -60,7 +62,11 @@ def finding(
     reason = loss.reason if isinstance(loss.reason, Sentence) else clean(loss.reason, NAME) or "the driver has lost it"
     evidence = [Evidence("lost_for_s", lost_s, "s", filled("GPU {}: {}", gpu.name, reason))]
     if loss.xid is not None:
-        evidence.append(Evidence("xid", float(loss.xid), "", ENDING_XIDS.get(loss.xid, "the latest that the driver has reported")))
+        what, advice = meaning_of(loss.xid), advice_on(loss.xid)
+        text = filled("{}: {}", what, advice) if what and advice else "the latest that the driver has reported"
+        evidence.append(Evidence("xid", float(loss.xid), "", text))
+    if asked := RECOVERIES.get(int(gpu.recovery_action or 0)):
+        evidence.append(Evidence("recovery_action", gpu.recovery_action, "", filled("the driver asks for it: {}", asked)))
     living = [pid for pid in sorted(gpu.pids) if pid in facts.pids]
     return Finding(joined("; ", filter(None, parts)), tuple(evidence), _fixes(gpu, living), (), victims)
 
@@ -98,6 +104,8 @@ def _fixes(gpu: GpuFacts, living: list[int]) -> tuple[Fix, ...]:
         pids = joined(", ", map(str, living[:MOST_NAMED]))
         fixes.append(Fix(filled("Save what can be saved and end the processes that still hold it ({}): it cannot be reset before", pids)))
     fails = "fails, as it mostly does after Xid 79" if loss is not None and loss.xid == FALLEN_OFF else "fails"
+    if gpu.recovery_action == REBOOT:
+        return (*fixes, Fix("Reboot the machine when its other work is done: the driver asks for it, and no reset will do"))
     ask = "" if living else filled("sudo nvidia-smi --gpu-reset -i {:d}", gpu.index)
     reset = filled("Reset it when no process uses it; where that {}, reboot the machine when its other work is done", fails)
     fixes.append(Fix(reset, ask))

@@ -59,6 +59,7 @@ class GpuFacts(Struct, frozen=True):
     best_gen: float | None = None  # the highest generation of the last `policy.GENERATIONS_NS`: it falls while the link rests
     pcie_replays_per_s: float | None = None  # packets that the link sent again, between the last two readings
     c2c_links: float | None = None  # to a Grace CPU: copies go over these, and not over PCIe
+    recovery_action: float | None = None  # what the driver asks for: a key of `gputop.model.xids.RECOVERIES`; 0: nothing
     pids: frozenset[int] = frozenset()
     ran: dict[int, float] = field(default_factory=dict)
     """Pid -> share of the time in which its kernels ran, by the driver's samples of each process; empty where it gives none (MIG)."""

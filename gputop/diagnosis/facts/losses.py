@@ -7,7 +7,7 @@ from msgspec import Struct
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.model.board import GpuBoard
-from gputop.model.gpu import ENDING_XIDS
+from gputop.model.xids import ENDING_XIDS
 
 GONE, RESET, SILENT = "gone", "reset", "silent"
 """Kinds of loss. GONE: it has left the bus or was removed. RESET: it answers, but works again only after a reset. SILENT: no call about it

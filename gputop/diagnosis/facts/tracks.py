@@ -36,7 +36,7 @@ _COUNTERS = (
 
 _STANDING = (
     "power_limit_w", "power_limit_default_w", "sm_clock_mhz", "sm_clock_max_mhz", "temp_c", "pcie_gen", "pcie_width",
-    "pcie_width_max", "pcie_gen_max", "c2c_links",
+    "pcie_width_max", "pcie_gen_max", "c2c_links", "recovery_action",
 )  # fmt: skip
 
 

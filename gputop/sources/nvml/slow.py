@@ -7,7 +7,7 @@ from ctypes import byref, c_uint
 from functools import partial
 
 from gputop.model.frame import SECOND_NS
-from gputop.model.gpu import ENDING_XIDS
+from gputop.model.xids import ENDING_XIDS
 from gputop.sources.nvml import binding as nvml
 from gputop.sources.nvml import counters, numbers
 from gputop.sources.nvml.driver import Device, field_number, library_function, why

@@ -8,7 +8,8 @@ from gputop.findings.policy import NOBODY
 from gputop.findings.trouble import notice
 from gputop.findings.verdict import GPU_LOST, LOOKING, Incident
 from gputop.model.frame import SourceState
-from gputop.model.gpu import ENDING_XIDS, SILENT
+from gputop.model.gpu import SILENT
+from gputop.model.xids import ACTIONS, ENDING_XIDS, XIDS, meaning_of
 from tests.unit.diagnosis.causes import cpu_contention
 from tests.unit.diagnosis.scene import AWAIT, FUTEX, ON_CPU, Proc, Scene, training
 
@@ -230,3 +231,22 @@ def test_a_driver_that_never_starts_is_told_and_no_absence_of_gpus():
     scene.board.sources["nvml"] = SourceState("nvml", "ok")
     scene.play(2)
     assert one.end_ns is not None
+
+
+def test_every_xid_of_the_table_has_a_meaning_that_fits_and_an_action():
+    assert {xid.action for xid in XIDS.values()} == ACTIONS.keys()
+    assert all(0 < number < 256 and 0 < len(xid.meaning) <= 60 for number, xid in XIDS.items())
+    assert (meaning_of(31), meaning_of(9999), meaning_of(None)) == ("a kernel used an address that is not mapped", None, None)
+
+
+def test_a_driver_that_asks_for_a_reboot_is_not_answered_with_a_reset():
+    scene = machine()
+    scene.gpus[0] |= {"util_pct": 0.0, "xid": 119, "needs_reset": True}
+    scene.drop(100, 101, 102).play(6)
+    scene.gpus[0]["pids"] = []
+    assert any("gpu-reset" in fix.command for fix in find(scene.play(6)).fixes)
+    scene.gpus[0] |= {"recovery_action": 2}
+    verdict = scene.play(6).engine.verdict
+    assert not any("gpu-reset" in fix.command for fix in verdict.fixes)
+    assert any(fix.text.startswith("Reboot") for fix in verdict.fixes)
+    assert {item.metric: item.value for item in verdict.evidence}["recovery_action"] == 2
