@@ -8,13 +8,16 @@ Abstains: the GPU is not busy; the power limit is the card's default: it is as f
 
 from __future__ import annotations
 
-from gputop.diagnosis.causes import Finding, Judge
+from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.facts.facts import GpuFacts
 from gputop.diagnosis.facts.intensity import POWER_CAP, SET_CLOCKS, slowed_by
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Evidence, Fix
 from gputop.model.fields import throttle_words
+
+_METRIC = {"power cap": "power_cap", "sync boost": "sync_boost", "heat": "heat", "heat (HW)": "hw_heat", "power brake": "power_brake"}
+"""Reason of `GpuFacts.slowed_parts` -> its part of the evidence's name."""
 
 
 def _tell(job: WalkedJob, _facts: WalkedFacts) -> Finding:
@@ -23,6 +26,9 @@ def _tell(job: WalkedJob, _facts: WalkedFacts) -> Finding:
     evidence = (
         Evidence("sm_clock_mhz", gpu.sm_clock_mhz, "MHz", filled("of {:.0f} MHz; limited by: {}", gpu.sm_clock_max_mhz, _words(gpu))),
         Evidence("sm_clock_free_mhz", gpu.sm_clock_free_mhz, "MHz", "the SM clock at which it worked before"),
+        *(percent(f"slowed_{_METRIC[word]}_pct", part, filled("of the time the driver counted clocks held down by {}", word))
+          for word, part in gpu.slowed_parts.items()),
+        Evidence("power_smoothing", 1.0 if gpu.power_smoothing else None, "", "its power is smoothed on purpose: ramps of power are slow"),
         Evidence("temp_c", gpu.temp_c, "°C", "GPU temperature"),
         Evidence("power_limit_w", limit, "W", filled("its default is {:.0f} W", gpu.power_limit_default_w or 0)),
     )

@@ -92,7 +92,7 @@ def intensity(gpu: GpuFacts) -> float | None:
         return None
     if gpu.sm_active is not None:
         return min(1.0, gpu.sm_active / gpu.util)
-    if gpu.power_w is None or not gpu.power_limit_w:
+    if gpu.power_w is None or not gpu.power_limit_w or gpu.power_smoothing:
         return None
     above_idle = gpu.power_w / gpu.power_limit_w - policy.IDLE_POWER
     pace = (gpu.sm_clock_mhz or 0.0) / (gpu.sm_clock_max_mhz or 1.0) if slowed_by(gpu) else 1.0  # slowed kernels draw less power

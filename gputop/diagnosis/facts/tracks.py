@@ -27,6 +27,11 @@ from gputop.model.roles import Role
 from gputop.model.syscalls import syscall_numbers
 
 LATEST_RATES = 4  # PCIe rates that are kept
+SLOWED = {
+    "power cap": "slowed_power_ns", "sync boost": "slowed_sync_boost_ns", "heat": "slowed_heat_ns", "heat (HW)": "slowed_hw_heat_ns",
+    "power brake": "slowed_brake_ns",
+}  # fmt: skip
+"""Reason -> field of `Gpu` that counts the time for which it held the clocks down."""
 
 
 _COUNTERS = (
@@ -184,7 +189,7 @@ class GpuTrack:
 
     __slots__ = (
         "at_work_ns", "begun_ns", "between", "board", "breaks", "busy", "busy_since_ns", "exact_ns", "free_mhz", "generations", "held_ns",
-        "idle_since_ns", "last_ns", "linked", "listed", "moved", "noted_ns", "pids", "rates", "readings", "replays", "rhythm",
+        "idle_since_ns", "last_ns", "linked", "listed", "moved", "noted_ns", "pids", "rates", "readings", "replays", "rhythm", "slowed",
         "stretches", "worked_ns",
     )  # fmt: skip
 
@@ -209,6 +214,7 @@ class GpuTrack:
         """(t_ns, bytes per second over PCIe both ways, bytes per second sent), each over 20 ms, if the driver has no counters"""
         self.listed: deque[tuple[int, dict[int, float]]] = deque()  # (t_ns, pid -> per cent of the time in which its kernels ran)
         self.generations: deque[tuple[int, float]] = deque()  # (t_ns, generation of the PCIe link)
+        self.slowed: deque[tuple[int, dict[str, float]]] = deque(maxlen=2)  # (t_ns, reason -> ns for which it held the clocks down)
         self.replays: deque[tuple[int, float]] = deque(maxlen=2)  # (t_ns, packets that the PCIe link sent again)
         self.held_ns = 0  # when a process that is seen here last used it
         self.worked_ns = 0
@@ -262,6 +268,7 @@ class GpuTrack:
         self._push_moved(gpu, oldest_ns)
         self._push_listed(gpu, oldest_ns)
         self._push_link(gpu)
+        self._push_slowed(gpu)
         while len(self.readings) > 1 and self.readings[1][0] <= oldest_ns:
             self.readings.popleft()
         while self.busy and self.busy[0][0] <= oldest_ns - policy.STEADY_NS:
@@ -320,6 +327,7 @@ class GpuTrack:
             index, self._mean(1) if fresh else None, self._mean(2), self._mean(3),
             **{name: number(name) for name in _STANDING}, throttle_mask=self._mask(), pids=self.pids,
             best_gen=max((generation for _, generation in self.generations), default=None), pcie_replays_per_s=self._replays_per_s(),
+            slowed_parts=self._slowed_parts(), power_smoothing=bool(board.values.get("power_smoothing")),
             ran=self._ran(), neighbours=(), loss=loss_of(board, self.last_ns),
             unmeasurable="util_pct" in board.missing and "gr_active_pct" not in board.values,
             stretch_s=self._stretch_s(oldest_ns), idle_s=idle_ns / 1e9,
@@ -383,6 +391,20 @@ class GpuTrack:
                 kept.append((read_ns, number))
         while len(self.generations) > 1 and self.generations[0][0] <= self.generations[-1][0] - policy.GENERATIONS_NS:
             self.generations.popleft()
+
+    def _push_slowed(self, gpu: GpuBoard) -> None:
+        counted = {word: ns for word, name in SLOWED.items() if (ns := gpu.number(name)) is not None}
+        read_ns = max((gpu.read_ns.get(name, 0) for name in SLOWED.values()), default=0)
+        if counted and (not self.slowed or self.slowed[-1][0] < read_ns):
+            self.slowed.append((read_ns, counted))
+
+    def _slowed_parts(self) -> dict[str, float]:
+        """The value of `GpuFacts.slowed_parts`."""
+        if len(self.slowed) < 2:
+            return {}
+        (since_ns, before), (until_ns, now) = self.slowed
+        grown = {word: (ns - before.get(word, ns)) / (until_ns - since_ns) for word, ns in now.items()}
+        return {word: min(1.0, part) for word, part in grown.items() if part > 0.0}
 
     def _replays_per_s(self) -> float | None:
         if len(self.replays) < 2:
