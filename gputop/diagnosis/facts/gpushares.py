@@ -27,6 +27,8 @@ def _with_neighbours(job: JobFacts, gpu: GpuFacts, board: Board, family: Mapping
         return gpu
     own, above = _own_pids(job), {*_above(job.trainer.pid, board)}
     mine = {pid for pid in gpu.ran if pid in own or pid in above or family.get(pid) in own or not own.isdisjoint(_above(pid, board))}
+    if not mine:  # the driver's pids are of another namespace, and one of them is the job's own
+        return gpu
     listed = {proc.pid: proc.kind for proc in board.gpus[gpu.index].procs} if gpu.index in board.gpus else {}
     by_mps = any(_is_server(pid, board) for pid in listed)
     others = [

@@ -47,6 +47,13 @@ def test_a_neighbour_without_samples_takes_nothing() -> None:
     assert verdict.cause != "gpu-shared"
 
 
+def test_a_list_of_another_namespace_names_no_neighbour() -> None:
+    """In a container the driver lists the host's pids: the one that works may be the trainer itself."""
+    scene = gpu_by_turns().drop(900)
+    scene.gpus[0] |= {"pids": [70_001, 70_002], "ran": {70_001: 50.0, 70_002: 49.0}}
+    assert judged(scene).cause != "gpu-shared"
+
+
 def test_programs_that_the_job_started_are_its_own() -> None:
     scene = gpu_by_turns().drop(900)
     scene.add(Proc(850, ppid=100, comm="sh", cmdline=["sh", "-c", "evaluate"]))
