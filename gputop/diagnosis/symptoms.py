@@ -15,6 +15,7 @@ from gputop.diagnosis.causes.main_thread_preprocessing import asks_programs
 from gputop.diagnosis.causes.undersized_work import work_apart
 from gputop.diagnosis.facts import feeders
 from gputop.diagnosis.facts.facts import GpuFacts
+from gputop.diagnosis.facts.intensity import stage_of
 from gputop.diagnosis.facts.kinds import LEARNT, kind_of
 from gputop.diagnosis.facts.life import has_peers, in_kernel
 from gputop.diagnosis.graph import starting
@@ -290,6 +291,8 @@ def _does(one: Standing) -> str:
         return filled("cannot go on, for another rank's {}", gpu_lost.told(gpu_lost.lost_of(job, one.facts)[0]))
     if job.ranks.absent and one.symptom == "straggler":
         return "waits for a rank that has ended"
+    if job.ranks.stage is not None and one.symptom == "straggler" and stage_of(job) == job.ranks.stage:
+        return "computes a stage of the pipeline that takes longer than the others"
     if job.ranks.straggler is job.trainer and one.symptom == "straggler":
         return "is slower than the other ranks, which wait for it"
     if one.cause == "small-kernels" and idle >= policy.SOME:

@@ -39,6 +39,31 @@ def find_slowest(ranks: Sequence[RankPace]) -> int | None:
     return None
 
 
+def find_slow_stage(ranks: Sequence[RankPace], stages: Sequence[int]) -> int | None:
+    """Number of the pipeline's stage that the others wait for, all of whose ranks are late alike; None without one.
+
+    Then it has more to do than the other stages: no host is sick. A stage of one rank counts if its GPU works on without a pause.
+    """
+    members: dict[int, list[RankPace]] = {}
+    for rank, stage in zip(ranks, stages, strict=True):
+        members.setdefault(stage, []).append(rank)
+    numbers = sorted(members)
+    at = find_slowest([_mean(members[number]) for number in numbers])
+    if at is None:
+        return None
+    slow = members[numbers[at]]
+    alike = find_slowest(slow) is None if len(slow) > 1 else slow[0].idle < policy.FIFTH
+    return numbers[at] if alike else None
+
+
+def _mean(ranks: Sequence[RankPace]) -> RankPace:
+    def of(name: str) -> float | None:
+        values = [getattr(rank, name) for rank in ranks]
+        return None if None in values else sum(values) / len(values)
+
+    return RankPace(of("idle") or 0.0, of("own_delay") or 0.0, of("used"), of("awaited"))
+
+
 def all_are_late(ranks: Sequence[RankPace]) -> bool:
     """True if the last rank's delay hits the others nearly as much: they wait for it only because delays come now to one, now to
     another."""

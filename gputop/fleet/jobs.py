@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from gputop.findings import policy
 from gputop.findings.policy import WINDOW_NS
-from gputop.findings.ranks import find_slowest, waited_on_wire, waited_share
+from gputop.findings.ranks import RankPace, find_slow_stage, find_slowest, waited_on_wire, waited_share
 from gputop.findings.trouble import HUNG, PAUSE, STRAGGLER, is_fault, stops_job
 from gputop.findings.verdict import ENDING, IDLE, LOOKING, PAUSING, STARTING, Culprit, Ledger
 from gputop.fleet.summary import Rank, Summary
@@ -293,6 +293,30 @@ def _in_collective(member: JobRank) -> float:
     return states.get("waiting-gpu", 0.0) + states.get("blocked", 0.0)
 
 
+def _uneven(job: Job, measured: Sequence[tuple[JobRank, RankPace]]) -> Job | None:
+    """The job with the stage of its pipeline that takes longer than the others, all of whose ranks are late alike: no host is sick. None
+    without one, or where a rank of it is late for a reason of its own."""
+    stages = [member.rank.stage for member, _ in measured]
+    if None in stages or len({*stages}) < 2:
+        return None
+    stage = find_slow_stage([pace for _, pace in measured], [number or 0 for number in stages])
+    slow = [(member, pace) for member, pace in measured if member.rank.stage == stage]
+    if stage is None or any(member.rank.cause not in _NOT_ITS_OWN for member, _ in slow):
+        return None
+    late = [replace(member, does=LATE) for member, _ in slow]
+    others = [(member, pace, waited_share(pace, slow[0][1])) for member, pace in measured if member.rank.stage != stage]
+    waiting = [
+        replace(member, does=WAITS, lost=min(1.0, max(member.lost or 0.0, pace.idle + waited))) for member, pace, waited in others
+    ]
+    job = _with_loss(replace(job, members=_merged(job, [*late, *waiting]), suspect=(late[0].host, late[0].rank.pid)))
+    which = f"stage {stage + 1} of {late[0].rank.stages or stage + 1} ({_ranks(_spans(member.number for member in late))})"
+    return replace(
+        job, symptom="straggler", cause=STRAGGLER, severity=_severity(job.lost),
+        headline=_seen(job) if job.lost is None else f"the job loses {100 * job.lost:.0f}% of its GPUs",
+        detail=f"{which} takes longer than the others, and all of it alike: the pipeline is uneven, no host is to blame",
+    )  # fmt: skip
+
+
 def _lost_in_collective(member: JobRank) -> float:
     """The part of `_in_collective` in which its GPUs did nothing, or little, if that is measured."""
     return min(_in_collective(member), 1.0 if member.lost is None else member.lost)
@@ -301,6 +325,8 @@ def _lost_in_collective(member: JobRank) -> float:
 def _straggler(job: Job) -> Job | None:
     """The job with the rank that holds up all others; None if there is no such rank."""
     measured = [(member, pace) for member in job.members if (pace := member.rank.pace) is not None]
+    if (uneven := _uneven(job, measured)) is not None:
+        return uneven
     at = find_slowest([pace for _, pace in measured])
     if at is None or measured[at][0].rank.phase in _STARTS_OR_ENDS:
         return None

@@ -96,6 +96,32 @@ def test_who_trains_alone_is_a_job_of_its_own() -> None:
     assert [(job.key, job.size) for job in jobs] == [("node01:5", 1), ("node02:5", 1)]
 
 
+# stages of a pipeline
+
+
+def staged(late: tuple[int, ...], cause: str = "none") -> list[Sight]:
+    """Eight ranks, two a stage, a node each: these work on while the others spin."""
+    paces = [RankPace(0.02, 0.0, 0.9 if number in late else 0.4) for number in range(8)]
+    ranks = [rank(number, pace, size=8, stage=number // 2, stages=4) for number, pace in enumerate(paces)]
+    return [sight(f"node{number}", replace(one, cause=cause if number in late else "none")) for number, one in enumerate(ranks)]
+
+
+def test_a_stage_that_is_late_as_a_whole_is_no_sick_host() -> None:
+    job = only(staged((6, 7)))
+    assert (job.symptom, job.cause, job.late, job.culprits) == ("straggler", "straggler-rank", (), ())
+    assert job.detail.startswith("stage 4 of 4 (ranks 6–7) takes longer than the others")
+    assert [member.does for member in job.members] == [WAITS] * 6 + [LATE_WORD] * 2
+
+
+def test_a_rank_that_is_later_than_others_of_its_stage_is_named() -> None:
+    job = only(staged((7,)))
+    assert [member.number for member in job.late] == [7]
+
+
+def test_a_stage_with_a_reason_of_its_own_is_not_uneven() -> None:
+    assert "uneven" not in only(staged((6, 7), cause="gpu-throttle")).detail
+
+
 # the wire between them
 
 

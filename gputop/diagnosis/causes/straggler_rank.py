@@ -4,7 +4,8 @@ Costs: in each collective all others wait for it, with their GPUs idle or spinni
 Seen: row rank x late: all of each rank's loss, where `facts.intensity` finds a straggler: its GPU idles for `policy.FIFTH` more of the time
 than its peers' (TraceML: straggler from 10 %, critical from 20 % of the step), or is used `policy.FIFTH` more than theirs, which spin; or
 they sleep at one another, and it elsewhere. A main thread that spins in `sched_yield` waits, as in a barrier of MPI. Row rank x gone: a
-rank that its launcher announced has no process, and the others stand still (`life.absent_ranks`).
+rank that its launcher announced has no process, and the others stand still (`life.absent_ranks`). Where all ranks of one stage of a
+pipeline are late alike (its command line has the sizes), the stage is named, and no rank is to blame.
 Abstains: the others lose `policy.HALF` as much by themselves; the first rank saves or evaluates for all (pause).
 """
 
@@ -17,7 +18,7 @@ from gputop.diagnosis.causes.cpu_contention import culprits
 from gputop.diagnosis.facts import gpushares
 from gputop.diagnosis.facts.capacity import capacity
 from gputop.diagnosis.facts.facts import Taker
-from gputop.diagnosis.facts.intensity import slowed_by, used
+from gputop.diagnosis.facts.intensity import slowed_by, stage_of, used
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.takers import blame, names_of
 from gputop.diagnosis.graph import owners, shell
@@ -39,6 +40,8 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     slow, waiting = own.trainer, [other for other in facts.jobs if other.ranks.straggler is own.trainer and other is not own]
     detail, evidence, fixes = (_late_gpu if (own.idle or 0.0) < policy.FIFTH else _late_host)(own, waiting, facts)
     takers = _takers(own, facts)
+    if job.ranks.stage is not None and not takers and not any(map(slowed_by, own.gpus)):
+        return _tell_of_stage(job, job.ranks.stage, facts, evidence)
     if takers:
         detail += filled("; {} took {:.1f} CPUs in that time", joined(", ", names_of(takers)), sum(taker.cores for taker in takers))
         fixes = (*shell.fixes(takers, slow.info, own.limits.cgroup_version, facts.host.autogroup), *fixes)
@@ -60,6 +63,24 @@ def _tell_of_absent(job: WalkedJob, facts: WalkedFacts) -> Finding:
     )
     detail = filled("{} no process on this host any more, and {} in a collective that needs all", gone, stand)
     return Finding(detail, (evidence,), fixes, (), (job.trainer.pid,))
+
+
+def _tell_of_stage(job: WalkedJob, stage: int, facts: WalkedFacts, evidence: tuple[Evidence, ...]) -> Finding:
+    """The finding of a pipeline whose stages have not equally much to do: no rank of the slow one is to blame."""
+    family = [one for one in facts.jobs if one is job or one.trainer.pid in job.ranks.kin]
+    slow = [one for one in family if stage_of(one) == stage]
+    numbers = joined(", ", map(str, sorted(one.trainer.role.rank or 0 for one in slow)[:NAMED]))
+    stages = job.ranks.parallel.pp if job.ranks.parallel is not None else stage + 1
+    detail = filled(
+        "stage {:d} of {:d} ({} {}) takes longer than the others, and all of it alike: the pipeline is uneven, no rank is to blame",
+        stage + 1, stages, "rank" if len(slow) == 1 else "ranks", numbers,
+    )  # fmt: skip
+    fixes = (
+        Fix(filled("Give stage {:d} fewer layers: the first one has the embedding besides, the last one the head and the loss", stage + 1)),
+        Fix("Or cut the pipeline in more, smaller parts by turns (interleaved stages)"),
+    )
+    waiting = tuple(one.trainer.pid for one in family if one not in slow)
+    return Finding(detail, evidence, fixes, (), waiting)
 
 
 def _takers(own: WalkedJob, facts: WalkedFacts) -> list[Taker]:

@@ -20,6 +20,7 @@ from gputop.findings.verdict import Step
 from gputop.findings.ways import Way
 from gputop.model.board import GpuBoard
 from gputop.model.frame import MigInstance, Nic, ProcInfo, ReadLimit, link_bytes_per_s
+from gputop.model.parallel import Parallel
 from gputop.model.serving import ServingNow
 
 
@@ -420,6 +421,8 @@ class RankFacts(Struct, frozen=True):
     used: float = 0.0  # CPUs that all use
     straggler: ProcFacts | None = None  # the trainer that the others wait for (maybe the job's own)
     absent: tuple[int, ...] = ()  # ranks of the training missing from this host while the job stands still
+    parallel: Parallel | None = None  # how the training is divided over its ranks; None: its command line does not state that
+    stage: int | None = None  # the pipeline's stage, from 0, whose ranks are all as late as ``straggler``; None: it is late by itself
 
 
 class JobFacts(Struct, frozen=True, dict=True):

@@ -19,8 +19,10 @@ from gputop.diagnosis.facts.gpushares import lost_to_others
 from gputop.diagnosis.facts.proc import blocked_on
 from gputop.diagnosis.facts.stepclock import from_calls
 from gputop.findings import policy
-from gputop.findings.ranks import RankPace, find_slowest, waited_share
+from gputop.findings.ranks import RankPace, find_slow_stage, find_slowest, waited_share
 from gputop.model.identity import job_key
+from gputop.model.parallel import parallel_of
+from gputop.model.roles import SIZE_VARIABLES, number_in
 
 _Job = TypeVar("_Job", bound=JobFacts)
 
@@ -38,7 +40,10 @@ def with_kin(jobs: list[JobFacts]) -> list[JobFacts]:
 
 def _with_kin(job: JobFacts, family: list[JobFacts]) -> JobFacts:
     kin, used_cpus = frozenset(one.trainer.pid for one in family), sum(one.cpus.used for one in family)
-    return replace(job, ranks=replace(job.ranks, kin=kin, used=used_cpus)) if family else job
+    info = job.trainer.info
+    parallel = parallel_of(info.cmdline, number_in(info.env, SIZE_VARIABLES) or 0)
+    ranks = replace(job.ranks, kin=kin, used=used_cpus) if family else job.ranks
+    return job if ranks is job.ranks and parallel is None else replace(job, ranks=replace(ranks, parallel=parallel))
 
 
 def with_waste(jobs: list[_Job]) -> list[_Job]:
@@ -156,15 +161,25 @@ def _with_straggler(group: list[_Job]) -> list[_Job]:
     without such a rank."""
     measured = [(job, pace) for job in group if (pace := pace_of(job)) is not None]
     paces = [pace for _, pace in measured]
-    at = find_slowest(paces)
+    stages, stage = [stage_of(job) for job, _ in measured], None
+    if len({*stages}) > 1 and None not in stages:
+        stage = find_slow_stage(paces, [number or 0 for number in stages])
+    at = find_slowest(paces) if stage is None else stages.index(stage)
     if at is None:
         return []
     slowest, late = paces[at], measured[at][0].trainer
-    wastes = [job.gpu_use.waste if pace is slowest else {"peer": waited_share(pace, slowest)} for job, pace in measured]
+    own = {at} if stage is None else {i for i, number in enumerate(stages) if number == stage}
+    wastes = [job.gpu_use.waste if i in own else {"peer": waited_share(pace, slowest)} for i, (job, pace) in enumerate(measured)]
     return [
-        replace(job, ranks=replace(job.ranks, straggler=late), gpu_use=replace(job.gpu_use, waste=waste))
+        replace(job, ranks=replace(job.ranks, straggler=late, stage=stage), gpu_use=replace(job.gpu_use, waste=waste))
         for (job, _), waste in zip(measured, wastes, strict=True)
     ]
+
+
+def stage_of(job: JobFacts) -> int | None:
+    """The pipeline's stage that a rank computes, from 0; None if its command line states no pipeline."""
+    parallel, rank = job.ranks.parallel, job.trainer.role.rank
+    return parallel.stage_of(rank) if parallel is not None and parallel.pp > 1 and rank is not None and rank < parallel.size else None
 
 
 def pace_of(job: JobFacts) -> RankPace | None:

@@ -281,3 +281,28 @@ def test_ranks_that_samples_meet_at_one_lock_in_shared_memory_wait_for_each_othe
         held = AWAIT | {"shared_futex": futex}
         scene.procs[100 + 100 * rank].looks = [held, held, EPOLL]
     assert (scene.play(6).engine.verdict.symptom, scene.engine.verdict.cause) == ("wait-heavy", cause)
+
+
+def pipeline(works: dict[int, float], command: str = "--pipeline-model-parallel-size 2") -> Scene:
+    """Four ranks, two stages: GPUs that are busy all the time, of which so much works."""
+    scene = Scene()
+    for rank in range(4):
+        pid, env = 100 * (rank + 1), {"RANK": str(rank), "WORLD_SIZE": "4", "MASTER_ADDR": "h", "MASTER_PORT": "1"}
+        scene.gpus[rank] = {"util_pct": 99.0, "sm_active_pct": works.get(rank, 45.0), "pids": [pid]}
+        info = {"uses_cuda": True, "env": env}
+        scene.add(Proc(pid, cmdline=["python", "train.py", *command.split()], run=0.05, looks=[SLEEP], info=info))
+    return scene
+
+
+def test_a_stage_whose_ranks_are_all_late_has_more_to_do_and_no_rank_is_to_blame() -> None:
+    verdict = pipeline({2: 95.0, 3: 95.0}).play(8).engine.verdict
+    assert (verdict.symptom, verdict.cause, verdict.culprits) == ("straggler", "straggler-rank", ())
+    assert verdict.detail.startswith("stage 2 of 2 (ranks 2, 3) takes longer")
+    assert {victim.pid for victim in verdict.victims} == {100, 200}
+    assert not any("stacks" in fix.command for fix in verdict.fixes)
+
+
+@pytest.mark.parametrize("command", ["--pipeline-model-parallel-size 2", ""])
+def test_a_rank_that_is_later_than_the_other_of_its_stage_is_to_blame(command: str) -> None:
+    verdict = pipeline({3: 95.0}, command).play(8).engine.verdict
+    assert (verdict.cause, [culprit.pid for culprit in verdict.culprits]) == ("straggler-rank", [400])
