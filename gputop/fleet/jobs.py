@@ -28,6 +28,7 @@ STALE_S = 3.0  # s without a summary, after which a node's last one is out of da
 MOST_SKEW_S = 2.0  # s between clocks of a job's nodes, from which a verdict over them is marked (windows are 2.5 s; measured: 3 s smear)
 MOST_SIZE = 1 << 16  # ranks of a job; a larger number in an environment is ignored
 NAMED = 8  # ranks, and hosts, that are listed one by one
+TURNS, TURNS_S = 3, 20  # ranks of which now one and now another is late, and s in which that is seen (guess)
 MOST_LINKS = 16  # slow links of a job that are kept
 SLOW_WIRE, FALLBACK = "slow-wire", "comm-fallback"
 WORKS, WAITS, LATE, TROUBLED, UNKNOWN = "works", "waits", "late", "troubled", "unknown"
@@ -36,7 +37,7 @@ _STARTS_OR_ENDS = (STARTING, ENDING, IDLE)
 _NOT_ITS_OWN = ("none", "unexplained", STRAGGLER, PAUSE)  # causes that do not explain why a straggler is late
 
 
-Suspects = Mapping[str, tuple[str, int] | None]  # key of a job -> `Job.suspect`
+_Suspect = tuple[str, int] | None  # host and pid of a rank
 
 
 class Sight(Struct, frozen=True):
@@ -101,7 +102,8 @@ class Job(Struct, frozen=True):
     hangs: bool = False  # no rank moves
     report: NcclReport | None = None  # NCCL's report, if the job hangs
     links: tuple[Link, ...] = ()  # those that the ranks wait for, the busiest first
-    suspect: tuple[str, int] | None = None  # host and pid of the rank that the rule names, reported yet or not
+    suspects: tuple[_Suspect, ...] = ()
+    """The rank that the rule named in each of the last `TURNS_S` seconds, reported yet or not, the newest last; None: it named none."""
 
     @property
     def hosts(self) -> list[str]:
@@ -137,7 +139,7 @@ def find_jobs(sights: Sequence[Sight], before: Sequence[Job] | None = None) -> l
     """
     silent = tuple(sight.host for sight in sights if not sight.is_seen)
     skews = {sight.host: sight.skew_s for sight in sights}
-    suspects = None if before is None else {job.key: job.suspect for job in before}
+    suspects = None if before is None else {job.key: job.suspects for job in before}
     jobs = [_judged(_joined(key, members), silent, skews, suspects) for key, members in _by_key(sights)]
     return sorted(jobs, key=_weight, reverse=True)
 
@@ -173,7 +175,7 @@ def _joined(key: str, members: list[JobRank]) -> Job:
     return Job(key, members[0].rank.program or "?", size, tuple(members))
 
 
-def _judged(job: Job, silent: tuple[str, ...], skews: Mapping[str, float], suspects: Suspects | None) -> Job:
+def _judged(job: Job, silent: tuple[str, ...], skews: Mapping[str, float], suspects: Mapping[str, tuple[_Suspect, ...]] | None) -> Job:
     missing = tuple(_gaps(sorted(member.number for member in job.members), job.size)) if job.size > len(job.members) else ()
     paces = [member.rank.steps_per_s for member in job.members if member.rank.steps_per_s]
     pace = median(paces) if paces else None
@@ -188,9 +190,13 @@ def _judged(job: Job, silent: tuple[str, ...], skews: Mapping[str, float], suspe
     )
     held = _straggler(job)
     if held is not None:
-        job = replace(job, suspect=held.suspect)
-        if suspects is not None and suspects.get(job.key) != held.suspect:
-            held = None
+        past = () if suspects is None else suspects.get(job.key, ())
+        now = held.suspects[-1:]
+        job, held = (replace(one, suspects=(*past, *now)[-TURNS_S:]) for one in (job, held))
+        if suspects is not None and past[-1:] != now:
+            held = _by_turns(job)
+    elif suspects is not None:
+        job = replace(job, suspects=(*suspects.get(job.key, ()), None)[-TURNS_S:])
     return _bereft(job) or _hang(job) or _slow_wire(job) or held or _looking(job) or _own(job) or _with_loss(job)
 
 
@@ -308,12 +314,28 @@ def _uneven(job: Job, measured: Sequence[tuple[JobRank, RankPace]]) -> Job | Non
     waiting = [
         replace(member, does=WAITS, lost=min(1.0, max(member.lost or 0.0, pace.idle + waited))) for member, pace, waited in others
     ]
-    job = _with_loss(replace(job, members=_merged(job, [*late, *waiting]), suspect=(late[0].host, late[0].rank.pid)))
+    job = _with_loss(replace(job, members=_merged(job, [*late, *waiting]), suspects=((late[0].host, late[0].rank.pid),)))
     which = f"stage {stage + 1} of {late[0].rank.stages or stage + 1} ({_ranks(_spans(member.number for member in late))})"
     return replace(
         job, symptom="straggler", cause=STRAGGLER, severity=_severity(job.lost),
         headline=_seen(job) if job.lost is None else f"the job loses {100 * job.lost:.0f}% of its GPUs",
         detail=f"{which} takes longer than the others, and all of it alike: the pipeline is uneven, no host is to blame",
+    )  # fmt: skip
+
+
+def _by_turns(job: Job) -> Job | None:
+    """The job where now one rank is late and now another: the data are uneven, and no host is sick. None while no `TURNS` ranks were."""
+    named = [suspect for suspect in job.suspects if suspect is not None]
+    counts = Counter(named)
+    if len(counts) < TURNS or max(counts.values()) > policy.HALF * len(named):
+        return None
+    numbers = [member.number for member in job.members if (member.host, member.rank.pid) in counts]
+    job = _with_loss(job)
+    which = f"{_ranks(_spans(numbers))} in {len(job.suspects)} s"
+    detail = f"now one rank is late, now another ({which}): their data are uneven, as sequences of many lengths"
+    return replace(
+        job, symptom="straggler", cause=STRAGGLER, severity=_severity(job.lost), detail=f"{detail}; no host is to blame",
+        headline=_seen(job) if job.lost is None else f"the job loses {100 * job.lost:.0f}% of its GPUs",
     )  # fmt: skip
 
 
@@ -337,7 +359,7 @@ def _straggler(job: Job) -> Job | None:
         if member is not slow:
             waited = waited_share(pace, slowest)
             members.append(replace(member, does=WAITS, lost=min(1.0, max(member.lost or 0.0, pace.idle + waited))))
-    job = _with_loss(replace(job, members=_merged(job, members), late=(late,), suspect=(late.host, late.rank.pid)))
+    job = _with_loss(replace(job, members=_merged(job, members), late=(late,), suspects=((late.host, late.rank.pid),)))
     if late.number == 0 and (late.rank.phase == PAUSING or not is_fault(late.rank)):
         head = f"rank {late.number} saves or evaluates, and {counted(len(members) - 1, 'other')} wait{_s(len(members) - 1)}"
         return replace(job, symptom="idle", cause=PAUSE, headline=head)

@@ -122,6 +122,23 @@ def test_a_stage_with_a_reason_of_its_own_is_not_uneven() -> None:
     assert "uneven" not in only(staged((6, 7), cause="gpu-throttle")).detail
 
 
+def test_ranks_that_are_late_by_turns_have_uneven_data_and_none_is_named() -> None:
+    before: list[Job] = []
+    for late in (3, 11, 6, 3, 14, 9):
+        before = find_jobs(fleet(late=late), before)
+    [job] = before
+    assert (job.symptom, job.cause, job.late, job.culprits) == ("straggler", "straggler-rank", (), ())
+    assert job.detail.startswith("now one rank is late, now another (ranks 3, 6, 9, 11, 14 in 6 s)")
+
+
+def test_a_rank_that_is_late_most_of_the_time_is_named() -> None:
+    before: list[Job] = []
+    for late in (11, 6, 3, 11, 11, 11, 11):
+        before = find_jobs(fleet(late=late), before)
+    [job] = before
+    assert [member.number for member in job.late] == [11]
+
+
 # the wire between them
 
 
