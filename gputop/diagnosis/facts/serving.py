@@ -14,7 +14,7 @@ from gputop.model.engines import DETOKENIZER, FRONT, TOKENIZER, Family, families
 from gputop.model.roles import program_name
 from gputop.model.serving import NOT_LISTENING, TOO_SLOW, ServingNow, ServingTracks
 
-PUSHED_PER_S = 0.5  # requests a second that lose their memory, from which it was full, whatever is free at the moment (guess)
+PUSHED_PER_MIN = 30  # requests a minute that lose their memory, from which it was full, whatever is free at the moment (guess)
 _BEFORE_GPU = (FRONT, TOKENIZER, DETOKENIZER)  # parts through which each request and answer goes
 
 
@@ -82,7 +82,7 @@ class ServerFacts(Struct, frozen=True):
     @property
     def lacks_memory(self) -> bool:
         """True if requests wait for memory for keys and values, or lose theirs."""
-        if self.preemptions_per_s >= PUSHED_PER_S:
+        if 60 * self.preemptions_per_s >= PUSHED_PER_MIN:
             return True  # whatever is free just now: each that is pushed out frees some
         used = self.kv_used or 0.0
         return used >= policy.NEARLY_ALL and (self.preemptions_per_s > 0.0 or (self.waiting > 0 and used >= 1.0 - policy.LITTLE))
