@@ -3,7 +3,7 @@
 Costs: between two passes the engine's process chooses requests, makes their inputs, samples, and hands tokens on; with small models and
 many requests that takes as long as the pass.
 Seen: row schedule x engine, by its price: the computing of the main thread that launches, while no kernel runs and the server's own metrics
-have requests.
+have requests; or, with workers on several GPUs, their waits for input while the process that forms batches is at a full core.
 Abstains: no page of metrics is read (main-thread-preprocessing then); nobody asks, for a scheduler may spin while it is idle; memory for
 keys and values is full (kv-full); it waits for the GPU in many small turns (sync-storm) or for its launches (small-kernels).
 """
@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.causes.served import Switches, evidence, fixes, requests, server_of, share_of
+from gputop.diagnosis.facts.serving import ServerFacts, ServerPart
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings.sentence import filled
-from gputop.findings.verdict import Fix
+from gputop.findings.verdict import Evidence, Fix
 
 _LESS = Fix("Ask for less on the CPU: no log-probabilities, penalties or grammars where they are not needed; fewer logs and statistics")
 _SWITCHES: Switches = {
@@ -29,7 +30,9 @@ _SWITCHES: Switches = {
 
 def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     server, trainer = server_of(job, facts), job.trainer
-    share = share_of(job, JUDGE.cause)
+    share, core = share_of(job, JUDGE.cause), server.scheduler
+    if core is not None and core.pid != trainer.pid:
+        return _of_workers(job, server, core, share)
     detail = filled("{} ({}) computes {:.0f}% of the time between two passes, and no kernel runs; {}", trainer.role.label, trainer.pid,
                     100 * share, requests(server))  # fmt: skip
     shown = (
@@ -38,6 +41,18 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     )  # fmt: skip
     look = Fix("See what it computes, by line", filled("gputop stacks {:pid} --duration 10", trainer.pid), look=True)
     return Finding(detail, shown, (*fixes(server, _SWITCHES), look), (), (trainer.pid,))
+
+
+def _of_workers(job: WalkedJob, server: ServerFacts, core: ServerPart, share: float) -> Finding:
+    """The finding where another process than that on the GPU forms the batches."""
+    detail = filled("{} ({}) runs on {:.1f} CPUs between two passes, and {} ({}) waits {:.0f}% of the time for the next one; {}",
+                    core.name, core.pid, core.cores, job.trainer.role.label, job.trainer.pid, 100 * share, requests(server))  # fmt: skip
+    shown = (
+        percent("between_passes_pct", share, "of the time its worker waits for the next pass"),
+        Evidence("scheduler_cpus", round(core.cores, 2), "CPUs", filled("on which {} ran", core.name)), *evidence(server),
+    )  # fmt: skip
+    look = Fix("See what it computes, by line", filled("gputop stacks {:pid} --duration 10", core.pid), look=True)
+    return Finding(detail, shown, (*fixes(server, _SWITCHES), look), (), (job.trainer.pid,))
 
 
 JUDGE = Judge("scheduler-bound", "wait-heavy", _tell, rows=(("schedule", "engine"),))

@@ -10,7 +10,7 @@ from msgspec import Struct
 from gputop.findings import policy
 from gputop.findings.verdict import Requests
 from gputop.model.board import Board
-from gputop.model.engines import DETOKENIZER, FRONT, TOKENIZER, Family, families
+from gputop.model.engines import DETOKENIZER, FRONT, SCHEDULER, TOKENIZER, Family, families
 from gputop.model.roles import program_name
 from gputop.model.serving import NOT_LISTENING, TOO_SLOW, ServingNow, ServingTracks
 
@@ -26,6 +26,11 @@ class ServerPart(Struct, frozen=True):
     part: str
     cores: float  # CPUs that it ran on
     ready: float = 0.0  # share of the time in which its main thread wanted a CPU and had none
+
+    @property
+    def is_full(self) -> bool:
+        """True if it runs all the time that others let it."""
+        return self.cores >= policy.HALF and self.cores + self.ready >= policy.NEARLY_ALL
 
 
 class ServerFacts(Struct, frozen=True):
@@ -68,11 +73,14 @@ class ServerFacts(Struct, frozen=True):
         return max((one for one in self.parts if one.part in _BEFORE_GPU), key=lambda one: one.cores, default=None)
 
     @property
+    def scheduler(self) -> ServerPart | None:
+        """The busiest of the processes that form batches; with one GPU it computes, too."""
+        return max((one for one in self.parts if one.part == SCHEDULER), key=lambda one: one.cores, default=None)
+
+    @property
     def full_front(self) -> ServerPart | None:
         """That process, if it runs all the time that others let it."""
-        front = self.front
-        is_full = front is not None and front.cores >= policy.HALF and front.cores + front.ready >= policy.NEARLY_ALL
-        return front if is_full else None
+        return front if (front := self.front) is not None and front.is_full else None
 
     @property
     def rests(self) -> bool:

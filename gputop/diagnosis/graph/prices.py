@@ -174,6 +174,8 @@ def _of_server(walk: Walk) -> Iterator[Price]:
         return
     if server.full_front is not None:
         yield Price(Leaf("front", "server"), inf, _ASKED.__contains__)
+    elif (core := server.scheduler) is not None and core.pid != walk.trainer.pid and server.running and core.is_full:
+        yield Price(Leaf("schedule", "engine"), inf, _ASKED.__contains__)  # of several GPUs: a worker waits for the next batch
     yield Price(Leaf("schedule", "engine"), inf, {"main.computing"}.__contains__)
 
 

@@ -178,8 +178,8 @@ class _Steps(Struct):
             return "holds", ("", ())
         if resource in _OF_SERVER and hop.kind == RUN:
             return "runs", ("", ())
-        if resource == "front":
-            return "waits", self.at_front(hop)
+        if resource in ("front", "schedule"):
+            return "waits", self.at_part(hop, resource)
         if resource == "cpu" or (resource == "mask" and hop.kind == READY):
             return "runnable", self.behind(holder)
         if resource == "quota":
@@ -199,13 +199,13 @@ class _Steps(Struct):
             return "waits", self.at_work(hop, holder)
         return state, ("" if state != "waits" else _FOR.get(resource, _FOR.get(hop.kind, _UNKNOWN)), ())
 
-    def at_front(self, hop: Hop) -> _Held:
-        """Words for the process that takes an engine's requests, and its step."""
+    def at_part(self, hop: Hop, resource: str) -> _Held:
+        """Words for the process that takes an engine's requests, or forms its batches, and its step."""
         server = self.facts.servers.get(self.job.trainer.pid)
-        front = None if server is None else server.front
-        if front is None or front.pid == hop.pid:
-            return _FOR["front"], ()
-        step = PathStep(front.pid, clean(front.name), round(min(1.0, front.cores), 4), "runs", "", True)
+        part = None if server is None else server.front if resource == "front" else server.scheduler
+        if part is None or part.pid == hop.pid:
+            return _FOR[resource], ()
+        step = PathStep(part.pid, clean(part.name), round(min(1.0, part.cores), 4), "runs", "", True)
         return who(step.pid, step.name), (step,)
 
     def at_work(self, hop: Hop, holder: str) -> _Held:

@@ -39,6 +39,18 @@ def busy_scheduler() -> Scene:
     return vllm(25.0, 0.3, 0.75, ON_CPU)
 
 
+def scheduler_of_two_workers() -> Scene:
+    """On each of two GPUs a worker waits for the next batch of an engine core that is no process on a GPU."""
+    scene = vllm(20.0, 0.3, 0.97, ON_CPU)
+    scene.procs[CORE].info = {"libs": ["torch", "vllm"], "uses_cuda": False}
+    for number in range(2):
+        pid = 101 + number
+        info = {"uses_cuda": True, "libs": ["torch", "vllm"], "sockets": "connected", "other_ends": [CORE]}
+        scene.add(Proc(pid, CORE, f"VLLM::Worker_TP{number}"[:15], [f"VLLM::Worker_TP{number}"], 0.1, looks=[POLL_SOCKET], info=info))
+        scene.gpus[number] = {"util_pct": 20.0, "power_w": 300.0, "power_limit_w": 400.0, "pids": [pid]}
+    return scene
+
+
 def no_room_for_keys_and_values() -> Scene:
     scene = vllm(99.0, 0.3, 0.2, FUTEX, kv_used_pct=98.0, preemptions=2.0, waiting=30)
     scene.gpus[0] |= {"sm_active_pct": 15.0, "power_w": 180.0}
@@ -62,6 +74,7 @@ def weights_from_a_slow_disk() -> Scene:
 
 SERVED: dict[Callable[[], Scene], tuple[str, str]] = {
     full_api_server: ("input-bound", "frontend-bound"),
+    scheduler_of_two_workers: ("wait-heavy", "scheduler-bound"),
     no_time_for_its_page: ("input-bound", "frontend-bound"),
     tokenizer_of_its_own: ("input-bound", "frontend-bound"),
     busy_scheduler: ("wait-heavy", "scheduler-bound"),
