@@ -21,6 +21,7 @@ from gputop.model.engines import FRONT, SCHEDULER, WORKER, engine_of, engines, f
 from gputop.model.frame import Frame, ProcInfo, Serving
 from gputop.model.serving import BEYOND_US, ServingTracks, newest, quantile_us, serving_now
 from gputop.sources import Beat, Settings, Unavailable
+from gputop.sources.procfs import wire
 from gputop.sources.serving import ServingSource, http
 from gputop.sources.serving.asking import parts_of
 from gputop.sources.serving.page import MOST_LINE, MOST_MODELS, MetricsPage
@@ -206,6 +207,15 @@ def test_a_port_that_another_process_has_taken_is_not_asked(package: Path) -> No
     found = Place(place.host, place.port, frozenset({place.inode}))
     with socket.create_server(("127.0.0.1", port)):
         assert not is_still("/proc/", os.getpid(), found)
+
+
+def test_sockets_that_listen_are_those_of_the_kernels_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By sock_diag; where it does not answer, by /proc."""
+    with socket.create_server(("127.0.0.1", 0)) as four, socket.create_server(("::1", 0), family=socket.AF_INET6) as six:
+        wanted = {(one.getsockname()[0], one.getsockname()[1], str(os.fstat(one.fileno()).st_ino).encode()) for one in (four, six)}
+        assert wanted <= {tuple(one) for one in listening("/proc/self/")}
+        monkeypatch.setattr(wire, "listening", list)
+        assert wanted <= {tuple(one) for one in listening("/proc/self/")}
 
 
 def test_an_engine_in_a_network_of_its_own(package: Path) -> None:

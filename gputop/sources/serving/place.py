@@ -14,6 +14,7 @@ from typing import NamedTuple
 from gputop.model.engines import Engine
 from gputop.sources import Unavailable, parse
 from gputop.sources.files import read_once
+from gputop.sources.procfs import wire
 from gputop.sources.procfs.ends import LISTENS, open_sockets, rows_of_table
 
 TABLE_BYTES = 1 << 16  # most bytes read of a table of sockets: 430 that listen, which stand first in it
@@ -79,12 +80,18 @@ def is_still(proc: str, pid: int, place: Place) -> bool:
 
 
 def listening(folder: str) -> Iterator[Listening]:
-    """The TCP sockets that listen in the network of the process under ``folder``."""
-    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+    """The TCP sockets that listen in the network of this thread, which is that of the process under ``folder``."""
+    known = wire.listening()
+    for family, own, port, inode in known:
+        host = socket.inet_ntop(family, own)
+        yield Listening(_ANY.get(host, host), port, b"%d" % inode)
+    if known:
+        return
+    for name, kind in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         for row in takewhile(lambda row: row[3] == LISTENS, rows_of_table(f"{folder}net/{name}", 10, TABLE_BYTES)):
-            address, _, port = row[1].partition(b":")
-            host = _host(address, family)
-            yield Listening(_ANY.get(host, host), int(port, 16), row[9])
+            address, _, number = row[1].partition(b":")
+            host = _host(address, kind)
+            yield Listening(_ANY.get(host, host), int(number, 16), row[9])
 
 
 def _host(address: bytes, family: int) -> str:
