@@ -107,8 +107,9 @@ class ServingSource:
         """How its servers answer; what stands in the way of the first that does not."""
         detail = dict[str, str]()
         for one in self._asked.values():
-            title, address = one.family.engine.title, _address(one.read)
-            detail[f"{title} ({one.family.top})"] = one.problem or (f"asked at {address}" if address else "does not listen yet")
+            page = next(iter(one.read), None)
+            how = "not asked yet" if page is None else page.problem or f"asked at {page.address}"
+            detail[f"{one.family.engine.title} ({one.family.top})"] = how
         failing = next((one for one in self._all() if one.problem), None)
         if failing is not None:
             name = next((one.family.engine.title for one in self._asked.values() if one is failing), _address(failing.read))
