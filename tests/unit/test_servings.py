@@ -75,6 +75,18 @@ def test_lanes_of_a_server_come_first_and_steps_do_not(session: Session) -> None
     assert newest[FIRST_TOKEN] == pytest.approx(492.0)
 
 
+def test_a_page_that_is_not_read_has_its_reason_on_its_lane() -> None:
+    made, session = scene(), Session()
+    session.ingest(made.board.header)
+    for number in range(20):
+        frame = made.next_frame(0.2)
+        frame.key = not number
+        frame.servings = [Serving(TOP, "127.0.0.1:8000", family="vllm", t_ns=frame.t_ns, problem="it answers 404")]
+        session.ingest(frame)
+    first = all_lanes(session, View())[0]
+    assert (first.key, first.absent) == ((TOKENS, TOP), "it answers 404")
+
+
 def _last(session: Session) -> dict[tuple[str, int], float]:
     found = {}
     for key in session.history.series:

@@ -23,6 +23,7 @@ from gputop.model.board import TICK_SLACK_NS, Board, GpuBoard
 from gputop.model.fields import FIELDS, FIRST_TOKEN, JOBS_MEMORY, KV_USED, NIC, OF_SERVERS, RDMA, STEPS, TOKENS, WAITING, Field
 from gputop.model.frame import SECOND_NS
 from gputop.model.machine import nic_subject
+from gputop.model.serving import NOT_LISTENING, subject_of
 from gputop.stream.history import History, SeriesKey
 from gputop.stream.session import Session
 from gputop.system.text import fit
@@ -130,8 +131,12 @@ def _lanes_of_servers(session: Session, view: View, story: Verdict) -> tuple[lis
     span = axis.first * axis.cell_ns, (axis.last + 1) * axis.cell_ns
     keys = [key for key in session.history.series if key[0] in OF_SERVERS]
     known = {key[1] for key in keys if not isnan(session.history.cell(key, *span, peak=True))}
+    pages = session.board.servings.values()
+    silent = {subject_of(page): page.problem for page in pages if page.problem and (page.address or page.problem == NOT_LISTENING)}
+    title, missing = FIELDS[TOKENS].title, {subject: why for subject, why in silent.items() if subject not in known}
+    unread = [Lane((TOKENS, subject), title, absent=why, priority=3) for subject, why in missing.items()]
     if not known:
-        return [], frozenset()
+        return unread, frozenset()
     from gputop.model.engines import top_of
 
     tops = {pid: top[1] for pid in session.engine.standing if (top := top_of(session.board.infos, pid)) is not None}
@@ -144,7 +149,7 @@ def _lanes_of_servers(session: Session, view: View, story: Verdict) -> tuple[lis
             if (field, subject) in session.history.series:
                 main, priority = is_first and field in (TOKENS, WAITING), _OF_SERVER.get(field, 6) if is_first else 7
                 found.append(Lane((field, subject), FIELDS[field].title + of, priority=priority, main=main))
-    return found, frozenset(pid for pid, top in tops.items() if top in known)
+    return [*found, *unread], frozenset(pid for pid, top in tops.items() if top in known)
 
 
 _OF_SERVER = {TOKENS: 1, WAITING: 1, FIRST_TOKEN: 2, KV_USED: 4}
