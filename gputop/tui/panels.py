@@ -400,7 +400,7 @@ class LanesPanel(Panel):
         columns, width, history = view.axis(session), view.label_width, session.history
         cursor = columns.column_of(view.cursor_ns) if view.cursor_ns is not None else None
         length, cell = f"{columns.columns * columns.cell_ns / SECOND_NS:.0f} s", f"{columns.cell_ns / SECOND_NS:.2g} s"
-        label = f"v lanes  {length}  {cell}/cell" if view.framed else f" {length}  {cell} a column"
+        label = f"v lanes  {length}  {cell}/cell" if view.framed else f" {length}  {cell}/cell"
         within = incident_cells(session, columns)
         out: list[Line] = [ruler(session, columns, self.time.axis_end_s, fit(label, width))]
         if view.framed:
