@@ -90,6 +90,10 @@ def _series() -> Any:
 
 _BODIES: dict[str, Any] = {
     "page": lambda: [PAGE.encode()], "drip": _drip, "gigabyte": _gigabyte, "series": _series,
+    "sglang": lambda: [b'sglang:num_running_reqs{model_name="m",tp_rank="0"} 4\nsglang:num_queue_reqs{model_name="m",tp_rank="0"} 9\n'],
+    "llamacpp": lambda: [b"llamacpp:requests_processing 2\nllamacpp:requests_deferred 7\n"],
+    "tgi": lambda: [b"tgi_batch_current_size 3\ntgi_queue_size 5\n"],
+    "triton": lambda: [b'nv_inference_pending_request_count{model="m",version="1"} 6\nnv_inference_request_success{model="m"} 8\n'],
     "binary": lambda: [bytes(range(256)) * 400], "other": lambda: [b"process_cpu_seconds_total 12.5\n"],
 }  # fmt: skip
 

@@ -159,6 +159,39 @@ def test_from_the_process_on_the_gpu_to_the_page(package: Path) -> None:
         until(lambda: seen.beat(gone=[served.pid, served.core]) == [] and seen.state.detail == {}), "its thread has ended"
 
 
+@pytest.mark.parametrize(
+    ("body", "server", "on_gpu", "waiting"),
+    [
+        ("sglang", ["python3", "-m", "sglang.launch_server"], ["sglang::scheduler_TP0"], 9),
+        ("llamacpp", ["llama-server"], [], 7),
+        ("tgi", ["text-generation-router"], ["python3", "/opt/bin/text-generation-server", "serve"], 5),
+        ("triton", ["tritonserver"], [], 6),
+    ],
+)
+def test_each_engine_is_found_by_its_own_processes(package: Path, body: str, server: list[str], on_gpu: list[str], waiting: int) -> None:
+    """Where one process does all, that is on the GPU itself; a TGI's router is a sibling of its shards."""
+    port = free_port()
+    with engine(package, port=port, body=body) as served:
+        served.listens()
+        flag = "--metrics-port" if body == "triton" else "--port"
+        top = served.pid if body != "tgi" else 1_000_001
+        own = info(served.pid, 1 if top == served.pid else top, *server, flag, str(port), comm=server[0][:15])
+        others = [info(served.core, top, *on_gpu, comm=on_gpu[0][:15])] if on_gpu else []
+        launcher = [info(top, 1, "text-generation-launcher", comm="text-generation")] if body == "tgi" else []
+        seen = Watched(gpu_pids=frozenset({served.core if on_gpu else served.pid}), infos=[*launcher, own, *others])
+        try:
+            page = _first(seen)
+        finally:
+            seen.source.close()
+        assert (page.family, page.pid, page.waiting) == (body, top, waiting)
+
+
+def _first(seen: Watched) -> Serving:
+    """The first page with a queue: Triton does not count what it works on."""
+    until(lambda: (page := seen.page) is not None and page.waiting is not None)
+    return next(iter(seen.found.values()))
+
+
 def test_no_other_port_is_asked(package: Path) -> None:
     """Its other ports may be NCCL's. Two ports of which none is the usual one are not asked either; the reason has the way out."""
     others = [free_port(), free_port()]
