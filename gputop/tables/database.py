@@ -19,7 +19,8 @@ from gputop.system.errors import UserError
 from gputop.system.text import clean
 from gputop.tables.events import VIEWS, create_views, fill_numbers
 from gputop.tables.load import Batch, TableLoader, Wanted
-from gputop.tables.schema import TABLES, TableSpec
+from gputop.tables.schema import TABLES
+from gputop.tables.spec import TableSpec
 
 TIMEOUT_S = 30.0  # of a statement; reading the recording and writing the answer do not count
 MAX_ROWS = 40_000_000  # loaded for one statement

@@ -23,7 +23,8 @@ from gputop.stream.judged import judged
 from gputop.stream.kept import explanation
 from gputop.tables.events import TALLIED, Tally
 from gputop.tables.rows import FieldNames, Known, Rows, rows_at
-from gputop.tables.schema import GPU, NS, PROC, TABLES, TALLY, TableSpec
+from gputop.tables.schema import GPU, NS, PROC, TABLES, TALLY
+from gputop.tables.spec import TableSpec
 from gputop.tables.threads import COUNTED
 
 Wanted = Mapping[str, Sequence[str]]  # table -> its columns, in the order of the rows' values

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from math import isfinite
 from typing import Any
-
-from msgspec import Struct
 
 from gputop.model.xids import meaning_of
 from gputop.tables.derived import (
@@ -26,31 +24,11 @@ from gputop.tables.derived import (
     role,
     scaled_later,
 )
-from gputop.tables.rows import Rows, scaled
+from gputop.tables.rows import scaled
+from gputop.tables.spec import Column, TableSpec
 
 NS, MS = 1e-9, 1e-3  # s
 SYNC_WORD = "ynchronize"  # in the names of all of CUDA's synchronize calls
-
-
-class Column(Struct, frozen=True):
-    """A column; ``make`` gives one value per row, some only when they are asked for."""
-
-    name: str
-    type: str
-    help: str
-    make: Callable[[Rows], Iterable[Any]]
-    adds_up: bool = False  # whether several readings in one tick are summed in its row; else the last one stands there
-
-
-class TableSpec(Struct, frozen=True):
-    """A table. ``path`` is where its rows stand in a frame; empty for tables that are made otherwise."""
-
-    name: str
-    help: str
-    path: tuple[str, ...]
-    columns: tuple[Column, ...]
-    keep: Callable[[Rows], Sequence[Any] | None] | None = None  # which rows belong to it, None for all
-    own_time: bool = False  # whether a row's time is its own ``t_ns``, not that of its tick
 
 
 def _gauge(name: str, type_: str, help_: str, field: str = "") -> Column:
