@@ -30,6 +30,7 @@ RUN_BYTES = 1 << 20  # that are copied at once
 MAX_PENDING_ROWS = 50_000  # processes and threads in a piece: far below what a piece may hold
 NO_LIMIT = 1 << 62  # bytes of a file
 END_SHARE = 50  # one part in so many of a file is for what stands at its end: index and findings
+LEAST_END_BYTES = 2000  # for the end of a small file: an index of a few chunks takes 750, and a second may be larger than those before
 Tell = Callable[[], bytes]  # the findings of the diagnosis since a recording began; empty for none
 
 
@@ -240,13 +241,18 @@ class Writer:
         return f"{clean(self.path)} was deleted while it was recorded" if os.fstat(self._fd).st_nlink == 0 else ""
 
     def _write_findings(self) -> None:
-        """Write findings, if there are some."""
+        """Write findings, if there are some; without room for them in this file readers judge anew."""
         findings = self._tell() if self._tell is not None else b""
         self._findings_ns = self.end_ns
         if 0 < len(findings) <= MAX_BLOCK_BYTES:
-            at = self.size
-            self._write(pack(KIND_FINDINGS, zstandard.ZstdCompressor().compress(findings), t_ns=self.end_ns))
-            self._findings_at = at
+            at, self._findings_at = self.size, 0
+            try:
+                self._write(pack(KIND_FINDINGS, zstandard.ZstdCompressor().compress(findings), t_ns=self.end_ns))
+            except DiskError as error:
+                if not error.ends_file:
+                    raise
+            else:
+                self._findings_at = at
 
     def _write_index(self, with_findings: bool = False) -> None:
         """Write an index. It keeps the last chunks of the tiers of seconds and minutes for the next index, because they may still grow."""
@@ -344,7 +350,8 @@ class Rotation:
         self.writer.flush()
 
     def _has_no_room_for(self, size: int) -> bool:
-        return bool(self.writer.frames) and self.writer.closed_bytes + size > self._max_bytes - self._max_bytes // END_SHARE
+        end_bytes = max(LEAST_END_BYTES, self._max_bytes // END_SHARE)
+        return bool(self.writer.frames) and self.writer.closed_bytes + size > self._max_bytes - end_bytes
 
     @property
     def full_in_ns(self) -> int:

@@ -407,6 +407,24 @@ def test_a_disk_that_stays_full(tmp_path: Path, small: Path, job: tuple[list[str
         assert list(recording.frames())
 
 
+def test_findings_for_which_a_file_may_grow_no_more_are_left_out(tmp_path: Path) -> None:
+    path, findings = tmp_path / "a.gputop", random.Random(1).randbytes(20_000)
+    one = writer.Writer(str(path), HEADER, lambda: findings)
+    for frame in Session(1, 3, threads=2).frames(40):
+        one.add(frame)
+    one.flush()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (one.size + 10_000, before[1]))
+    try:
+        one.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert one.problem == ""
+    with Recording(str(path)) as recording:
+        assert len(list(recording.frames())) == 40
+        assert (recording.problem, recording.findings()) == ("", None)
+
+
 def test_a_limit_of_a_files_size_makes_several(tmp_path: Path) -> None:
     record = Record(tmp_path, "-o", str(tmp_path / "a.gputop"), "--interval", "0.02", limit=40_000)
     until(lambda: (tmp_path / "a.3.gputop").exists())
