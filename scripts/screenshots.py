@@ -63,7 +63,7 @@ SHOTS = {
     "part-verdict": Shot(24, (110, 34), parts=("header", "verdict")),
     "part-gpus": Shot(43.5, (110, 34), path=str(FOLDER.parent / "tests" / "device" / "data" / "story.gputop"), parts=("gpus",)),
     "part-many-gpus": Shot(0, (110, 34), parts=("gpus",), theme="gputop-night", gpus=8),
-    "part-lanes": Shot(24, (110, 34), parts=("lanes",)),
+    "part-lanes": Shot(24, (100, 30), parts=("lanes",)),
     "part-processes": Shot(24, (110, 34), parts=("procs",)),
     "part-keys": Shot(24, (110, 34), parts=("keys",)),
     "part-lane": Shot(24, (90, 24), ("z",)),
