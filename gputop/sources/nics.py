@@ -31,6 +31,7 @@ LOOK_S = 0.5  # s that a single look (`--once`) waits for a reading (a choice)
 MOST_PORTS = 64  # ports read, active ones first and virtual functions last: a card may have hundreds of these
 MOST_NAMES = 1024  # devices looked at
 WORD = 64  # characters of a name
+MOST_COUNT = (1 << 61) - 1  # of a counter: six years at 400 Gbit/s in words of four; more bytes would not fit into 63 bits
 _WORDS = 4  # bytes of a unit of port_rcv_data and port_xmit_data (IBTA, PortCountersExtended)
 _RATE = re.compile(rb"(\d{1,6}(?:\.\d)?) ?Gb/sec")  # ``400 Gb/sec (4X NDR)``
 _STATE = re.compile(r"\d+: *([A-Z_]+)")  # ``4: ACTIVE``
@@ -327,5 +328,6 @@ def _number(descriptor: int) -> int | None:
 
 
 def _parsed(data: bytes | None) -> int | None:
-    """A count; None for anything else, such as ``N/A (no PMA)``."""
-    return int(data) if data is not None and (bare := data.strip()).isdigit() and len(bare) <= 20 else None
+    """A count; None for anything else, such as ``N/A (no PMA)``, or all bits of a counter that is broken."""
+    bare = b"" if data is None else data.strip()
+    return int(bare) if bare.isdigit() and len(bare) <= 20 and int(bare) <= MOST_COUNT else None

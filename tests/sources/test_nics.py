@@ -108,7 +108,7 @@ def test_of_many_the_active_ones_are_read(fake: FakeNics, ports: Ports) -> None:
     assert not found & {"mlx5_60/1", "mlx5_4/1"}
 
 
-@pytest.mark.parametrize("text", ["", "\x1b[2J", "9" * 40, "-1", "4: \x1b[31mACTIVE", "\xff\xfe", "400 Gb/sec" * 100])
+@pytest.mark.parametrize("text", ["", "\x1b[2J", "9" * 40, str((1 << 64) - 1), "-1", "4: \x1b[31mACTIVE", "\xff\xfe", "400 Gb/sec" * 100])
 def test_any_text_in_its_files_is_survived(fake: FakeNics, ports: Ports, text: str) -> None:
     folder = fake.port("mlx5_0", "mlx5_core", MLX5, link=text, interface=text, state=text, rate=text)
     for name in MLX5:

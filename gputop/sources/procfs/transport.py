@@ -29,6 +29,7 @@ _DESCRIPTORS = 4096  # descriptors looked at of one rank
 _MOST_LISTED = 4096  # packages beside a library of a wheel that are looked at
 _LIBRARY = re.compile(rb"(/[^\n]*/lib(nccl|rccl)\.so(?:\.(\d+(?:\.\d+){0,3}))?)(?: \(deleted\))?\n")
 _WHEEL = re.compile(r"nvidia_nccl_cu\d+-(\d+\.\d+\.\d+)(?:\.post\d+)?\.dist-info")
+_IN_WHEEL = "/nvidia/nccl/lib/"  # where the library of NVIDIA's wheel lies, below site-packages
 _VARIABLE = re.compile(rb"(?:(?:NCCL|RCCL|GLOO)_[A-Z0-9_]{1,48}|FI_PROVIDER)")
 _SHM = b"/dev/shm/nccl-"
 _VERBS = re.compile(r"/dev/infiniband/(uverbs\d{1,4})")
@@ -102,9 +103,9 @@ def _library(maps: bytes, folder: str) -> tuple[str, str]:
     name, numbers = found[2].decode(), (found[3] or b"").decode()
     if numbers.count(".") >= 2:
         return name, numbers
-    packages = os.path.join(folder, "root", os.fsdecode(found[1]).lstrip("/"), "../../../..")  # site-packages/nvidia/nccl/lib/libnccl.so.2
-    with suppress(OSError):
-        for one in os.listdir(os.path.normpath(packages))[:_MOST_LISTED]:
+    packages, inside, _ = os.fsdecode(found[1]).rpartition(_IN_WHEEL)
+    with suppress(OSError, ValueError):  # ValueError: no path
+        for one in os.listdir(f"{folder}root{packages}")[:_MOST_LISTED] if inside else ():
             if wheel := _WHEEL.fullmatch(one):
                 return name, wheel[1]
     return name, ""

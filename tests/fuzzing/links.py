@@ -1,0 +1,83 @@
+"""Files of ranks and of cards: what other users' processes map and were told, and what drivers write into /sys."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from gputop.model.frame import Frame, Host, ProcInfo
+from gputop.recording.chunks import Decoder
+from gputop.recording.format import pack_frames, pack_header
+from gputop.sources.nics import MOST_PORTS, Ports
+from gputop.sources.procfs.transport import MOST_VARIABLES, VALUE, look
+from tests.fuzzing.kind import Kind, changed_text, is_harmless
+from tests.recording import made
+from tests.sources.fake_nics import BNXT, MLX5, FakeNics
+
+_MAPS = (
+    "7f00-7f01 r-xp 00000000 08:01 7          /usr/lib/libnccl.so.2.21.5\n"
+    "7f02-7f03 rw-s 00000000 00:1a 8          /dev/shm/nccl-a1b2 (deleted)\n",
+    "7f00-7f01 r--p 00000000 08:01 7          /env/site-packages/nvidia/nccl/lib/libnccl.so.2\n",
+    "7f00-7f01 r--p 00000000 08:01 7          /opt/rocm/lib/librccl.so.1.0.60300\n",
+)  # fmt: skip
+_ENVIRON = "NCCL_IB_DISABLE=1\0NCCL_SOCKET_IFNAME=eth0\0PATH=/bin\0RANK=3\0"
+_CONFIG = "# all nodes\nNCCL_DEBUG=WARN\nNCCL_IB_HCA = mlx5_0:1\n"
+_PORT = "4: ACTIVE\x01400 Gb/sec (4X NDR)\x01InfiniBand\x01ib0"
+_BETWEEN = b"\x01"
+
+
+def ranks(rng: random.Random) -> bytes:
+    """Maps, environment and settings."""
+    return changed_text(rng, "\x01".join((rng.choice(_MAPS), _ENVIRON, _CONFIG)))
+
+
+def ranks_drive(path: str) -> None:
+    """What is found is bounded, harmless, and held by a recording."""
+    parts = [*Path(path).read_bytes().split(_BETWEEN), b"", b""][:3]
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "root/etc").mkdir(parents=True)
+        for name, data in zip(("maps", "environ", "root/etc/nccl.conf"), parts, strict=True):
+            (root / name).write_bytes(data)
+        found = look(f"{folder}/", f"{folder}/")
+    assert len(found.variables) <= MOST_VARIABLES
+    assert all(is_harmless(text) and len(text) <= VALUE for text in (*found.variables.values(), *found.variables, found.version))
+    _comes_through(Frame(0, made.START_NS, key=True, infos=[ProcInfo(7, 1, transport=found)]))
+
+
+def ports(rng: random.Random) -> bytes:
+    """The descriptions of a port, and its counters."""
+    return changed_text(rng, "\x01".join((_PORT, *map(str, rng.choice((MLX5, BNXT)).values()))))
+
+
+def ports_drive(path: str) -> None:
+    """A port's texts are harmless, its numbers counts."""
+    state, rate, link, interface, *counts = [*Path(path).read_bytes().split(_BETWEEN), *([b""] * 4)]
+    with tempfile.TemporaryDirectory() as folder:
+        fake = FakeNics(Path(folder))
+        port = fake.port("mlx5_0", "mlx5_core", {})
+        for name, data in (("state", state), ("rate", rate), ("link_layer", link), ("gid_attrs/ndevs/0", interface)):
+            (port / name).write_bytes(data)
+        for name, data in zip((*MLX5, *BNXT), counts, strict=False):
+            (port / name).parent.mkdir(exist_ok=True)
+            (port / name).write_bytes(data)
+        read = Ports(f"{folder}/")
+        found = [read.read(t_ns) for t_ns in (0, 1)][-1]
+        read.close()
+    assert len(found) <= MOST_PORTS
+    for one in found:
+        values = msgspec.structs.asdict(one)
+        assert all(is_harmless(value) for value in values.values() if isinstance(value, str))
+        assert all(value >= 0 for value in values.values() if isinstance(value, int))
+    _comes_through(Frame(0, made.START_NS, key=True, host=Host(made.START_NS, rdma=found)))
+
+
+def _comes_through(frame: Frame) -> None:
+    decoder = Decoder()
+    assert decoder.feed(pack_header(made.HEADER) + pack_frames([frame]))[1:] == [frame]
+
+
+KINDS = (Kind("rank-files", ranks, ranks_drive, 3), Kind("rdma-ports", ports, ports_drive, 3))
