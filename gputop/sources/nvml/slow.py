@@ -80,7 +80,7 @@ def slow_groups(device: Device, pcie_counters: FieldGroup) -> list[FieldGroup]:
         single("ecc_uncorrected", seldom, lambda: _ecc(device, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)),
         single("retired_pages", seldom, lambda: sum(len(call(nvml.nvmlDeviceGetRetiredPages, cause)) for cause in (0, 1))),
         FieldGroup(("remapped_rows", "remap_pending", "remap_failed"), seldom, _remapped(device)),
-        FieldGroup(counters.FIELDS, seldom, made(counters.Counters, device), counts=True),
+        FieldGroup(counters.FIELDS, seldom, made(counters.Counters, device)),
         FieldGroup(PCIE_RATES, 2 * second, _pcie_rates(device, pcie_counters)),
     ]
 
