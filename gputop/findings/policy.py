@@ -47,16 +47,12 @@ SAVED_BYTES_PER_S = 50e6  # B/s that a trainer writes which saves its weights no
 # small-kernels
 LAUNCH_COST_S, LIGHT_COST_S = 25e-6, 200e-6  # s that a launch takes (H200, with PyTorch's part), and with what is done for light kernels
 
-# slow-wire
-RESENT_PER_S = 10.0  # TCP segments sent again a second that are worth reporting (guess: a healthy network has hardly any)
+# slow-wire, pcie-degraded
+RESENT_PER_S = 10.0  # TCP segments, or packets of a PCIe link, sent again a second that are worth reporting (guess: sound ones: hardly any)
 
 # h2d-transfer
 SMALL_BYTES = 256 << 10  # bytes of a copy, up to which the number of copies determines the cost (guess)
 PAGEABLE_BYTES_PER_S = 6e9  # B/s of copies from memory that is not pinned, which a CPU copies first (guess: a thread's memcpy)
-
-# pcie-degraded
-GENERATIONS_NS = 30_000_000_000  # ns in which a link that is used reaches its generation; at rest it is lowered to save power (a choice)
-REPLAYS_PER_S = 1.0  # packets sent again a second from which a link is unsound (guess: a sound one has hardly any in a day)
 
 # sync-storm
 TURN_S = 1e-3  # s of the main thread's own time for each wait, that it costs at most (measured: storms have 0.02 to 0.3 ms; steps 1 ms up)

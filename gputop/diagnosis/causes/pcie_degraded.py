@@ -50,7 +50,7 @@ def _fixes(gpu: GpuFacts) -> Iterator[Fix]:
         yield Fix(filled("{}: seat the card again, in another slot, without a riser; a reset or reboot trains its link anew", told(gpu)))
     else:
         yield Fix("Set the slot's PCIe speed to automatic in the BIOS, and update it; a reboot trains the link anew")
-    if (gpu.pcie_replays_per_s or 0.0) >= policy.REPLAYS_PER_S:
+    if (gpu.pcie_replays_per_s or 0.0) >= policy.RESENT_PER_S:
         yield Fix("Replace the riser or cable: the link sends packets again and again")
     ask = "nvidia-smi -i {:d} --query-gpu=pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max --format=csv"
     yield Fix("See its link while it copies: at rest the generation falls by itself", filled(ask, gpu.index), look=True)

@@ -57,7 +57,7 @@ class GpuFacts(Struct, frozen=True):
     pcie_width: float | None = None
     pcie_width_max: float | None = None
     pcie_gen_max: float | None = None
-    best_gen: float | None = None  # the highest generation of the last `policy.GENERATIONS_NS`: it falls while the link rests
+    best_gen: float | None = None  # the highest generation of the last `tracks.GENERATIONS_NS`: it falls while the link rests
     pcie_replays_per_s: float | None = None  # packets that the link sent again, between the last two readings
     c2c_links: float | None = None  # to a Grace CPU: copies go over these, and not over PCIe
     slowed_parts: dict[str, float] = field(default_factory=dict)
