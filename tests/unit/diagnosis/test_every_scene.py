@@ -20,7 +20,7 @@ from tests.unit.diagnosis.scene import Scene
 
 UNADVISED = ("unexplained",)  # causes for which nothing is to be changed yet
 
-ELSEWHERE = ("gpu-lost", "output-blocked", "pause", "unexplained", "worker-respawn")  # their scenes stand in tests of their own
+ELSEWHERE = ("gpu-lost", "output-blocked", "pause", "worker-respawn")  # their scenes stand in tests of their own
 
 PACES = [
     pytest.param(make, step_s, marks=pytest.mark.soak if step_s < 1.0 and number % 3 else (), id=f"{make.__name__}-{step_s}")
