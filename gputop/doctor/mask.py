@@ -129,7 +129,9 @@ class Mask:
             return {key: self._masked(one, rule) for key, one in value.items()}
         if isinstance(value, msgspec.Struct):
             return self._struct(value)
-        return None if value is None else rule(self, value)
+        if value is None or (rule is Mask.word and not isinstance(value, str)):
+            return value  # a number holds no name
+        return rule(self, value)
 
 
 _Rule = Callable[[Mask, Any], Any]

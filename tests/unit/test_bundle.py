@@ -22,7 +22,7 @@ from gputop.diagnosis import Engine
 from gputop.doctor import bundle
 from gputop.doctor.mask import _RULES, Mask
 from gputop.model.board import Board
-from gputop.model.frame import Frame, Header, Host, Probes, ProcInfo, RdmaPort, ThreadCalls, ThreadSample, Transport, Wakeup
+from gputop.model.frame import Frame, Header, Host, Probes, ProcInfo, RdmaPort, Serving, ThreadCalls, ThreadSample, Transport, Wakeup
 from gputop.recording.reader import Recording
 from gputop.system import config, crash
 
@@ -80,6 +80,11 @@ def test_ports_of_a_driver_stay_and_what_a_variable_names_does_not() -> None:
     masked = frame.infos[0].transport
     assert (masked.devices, masked.variables["NCCL_IB_DISABLE"], masked.version) == (["mlx5_0"], "1", "2.21.5")
     assert "ana" not in masked.variables["NCCL_TOPO_FILE"]
+
+
+def test_numbers_of_a_server_stay() -> None:
+    server = Serving(7, "127.0.0.1:8000", family="vllm", running=3, kv_used_pct=12.5, first_token={1000: 2})
+    assert Mask().frame(Frame(0, 0, servings=[server])).servings == [server]
 
 
 def test_addresses_and_names_of_a_job_are_masked_and_stay_apart() -> None:
