@@ -10,7 +10,7 @@ import re
 import textwrap
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -337,22 +337,15 @@ def _gpu_growth() -> Explanation:
     return live(scene.play(30, step_s=0.5), 30, on_gpu(scene, lambda second: 60 * GIB + second * 200 * MIB)).engine.explain()
 
 
-def _fallback() -> Explanation:
-    from tests.unit.diagnosis.causes_wire import fallen_back_from_infiniband
-
-    return fallen_back_from_infiniband().play(10).engine.explain()
-
-
-def _served(name: str) -> Explanation:
+def _model_load() -> Explanation:
     from tests.unit.diagnosis.causes_serving import SERVED
 
-    make = next(make for make, (_, cause) in SERVED.items() if cause == name)
+    make = next(make for make, (_, cause) in SERVED.items() if cause == "model-load")
     return make().play(12).engine.explain()
 
 
 SCENES: dict[str, Callable[[], Explanation]] = {
-    "lost": _lost, "unexplained": _unexplained, "gpu_growth": _gpu_growth, "fallback": _fallback,
-    **{name: partial(_served, name) for name in ("frontend-bound", "scheduler-bound", "kv-full", "model-load")},
+    "lost": _lost, "unexplained": _unexplained, "gpu_growth": _gpu_growth, "model-load": _model_load,
 }  # fmt: skip
 """Hand-made cases, for causes that no run of the corpus has."""
 
