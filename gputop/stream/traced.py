@@ -13,6 +13,7 @@ from gputop.model.roles import program_name
 from gputop.stream.following import Following
 from gputop.stream.reader import Reader
 from gputop.system.errors import UserError, starting
+from gputop.system.output import ended_like_ctrl_c
 from gputop.traces.document import TracedJob, checks
 from gputop.traces.environment import waiting
 from gputop.traces.reading import read
@@ -105,7 +106,7 @@ def trace_now(
 
     following = Following()
     tracing = Tracing(following, pids, wanted, steps, name_of, notify)
-    with Loop(LastingStream(ChildStream(argv)), tracing, drain_s=0.0) as loop:
+    with ended_like_ctrl_c(), Loop(LastingStream(ChildStream(argv)), tracing, drain_s=0.0) as loop:
         begun()
         for _ in following.through(loop.live_items()):
             pass

@@ -8,6 +8,7 @@ it delays the end of each job by up to 10 s, and any local user may bind it and 
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import stat
@@ -19,9 +20,11 @@ from socket import socket
 from typing import NamedTuple
 
 from gputop.sources import parse
-from gputop.sources.files import open_files, read_once
+from gputop.sources.files import open_files, read_list, read_once
+from gputop.sources.marks import make_directory
 from gputop.stacks.permission import why_not
-from gputop.system.errors import Unavailable, UserError
+from gputop.system.errors import Unavailable, UserError, start_thread
+from gputop.system.privilege import take_file_rights
 from gputop.system.text import clean
 
 FOLDER = "KINETO_IPC_SOCKET_DIR"
@@ -35,6 +38,7 @@ _ENVIRON_BYTES = 1 << 18
 _UNIX_BYTES = 1 << 22  # of /proc/net/unix
 STAT_BYTES = 4096
 _MOST_FILES = 4096  # of a process that are looked through for its socket
+_CLONE_FS = 0x200  # linux/sched.h: with unshare(2) a thread gets a root folder of its own
 _VARIABLES = frozenset((SWITCH.encode(), FOLDER.encode()))
 HOW = "start it by `gputop run -- COMMAND`, or after `eval \"$(gputop env)\"`"
 
@@ -43,7 +47,10 @@ def make_folder(path: str | None = None) -> str:
     """Make the folder of a job, mode 0700, with Kineto's configuration; returns its path. A folder that is there already is taken if it is
     the user's alone. UserError where none can be made.
     """
-    path = os.path.abspath(path) if path else _unused()
+    try:
+        path = os.path.abspath(path) if path else _unused()
+    except OSError as error:
+        raise UserError(f"no folder for sockets can be made: {error.strerror}: name one, by --folder") from None
     if len(path) > MOST_FOLDER_CHARS:
         raise UserError(f"{clean(path)}: a folder for sockets has at most {MOST_FOLDER_CHARS} characters: give a shorter one")
     try:
@@ -70,12 +77,12 @@ def make_folder(path: str | None = None) -> str:
 
 
 def _unused() -> str:
-    """A path for a new folder: in the user's runtime directory, which ends with the session's last process, or in /tmp."""
-    base = os.environ.get("XDG_RUNTIME_DIR", "")
-    own = os.path.join(base, "gputop") if base.startswith("/") and os.path.isdir(base) else ""
-    if not own or len(own) + 9 > MOST_FOLDER_CHARS:
-        own = f"/tmp/gputop-{os.geteuid()}"
-    return os.path.join(own, token_hex(4))
+    """A path for a new folder, in the directory of the user's markers or in /tmp itself: where other users may write, they could put a
+    folder of theirs in its place, and have the job write files. Raises OSError."""
+    descriptor, own, _refused = make_directory(os.geteuid())
+    os.close(descriptor)
+    path = os.path.join(own, token_hex(4))
+    return path if len(path) <= MOST_FOLDER_CHARS else f"/tmp/gputop-{os.geteuid()}-{token_hex(4)}"
 
 
 def variables(folder: str) -> dict[str, str]:
@@ -87,22 +94,24 @@ def variables(folder: str) -> dict[str, str]:
 
 
 def added(environ: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
-    """(what a job's environment lacks, the folder that was made for it). Nothing where the user has set Kineto up already."""
+    """(what a job's environment lacks, the folder that was made for it). Nothing where the user has set Kineto up already; a configuration
+    or a log level of the user's own stays."""
     if SWITCH in environ or FOLDER in environ:
         return {}, None
     try:
         folder = make_folder()
     except UserError:
         return {}, None  # the job is not to fail for a trace that nobody asked for yet
-    return variables(folder), folder
+    return {name: value for name, value in variables(folder).items() if name not in environ}, folder
 
 
 def remove(folder: str) -> None:
     """Remove a folder that `make_folder` made, with what jobs left there: sockets, the configuration, traces that nobody took."""
     with suppress(OSError):
-        for entry in os.scandir(folder):
-            if entry.name.startswith((CLIENT, "gputop-trace-")) or entry.name in (_CONFIG, "dynolog"):
-                os.unlink(entry.path)
+        for name in os.listdir(folder):
+            if name.startswith((CLIENT, "gputop-trace-")) or name in (_CONFIG, "dynolog"):
+                with suppress(OSError):
+                    os.unlink(os.path.join(folder, name))
         os.rmdir(folder)
 
 
@@ -161,29 +170,52 @@ def _own_folder(path: str, uid: int) -> int:
 
 
 def bind_within(job: Job, listener: socket, path: str) -> None:
-    """Bind a socket to a path of the job's mount namespace, by exactly this name. Raises OSError."""
-    own = f"/proc/{job.pid}/root"
-    if os.path.samestat(os.stat(own), os.stat("/")):
+    """Bind a socket to a path of the job's mount namespace, by exactly this name, as the job's user: its folder may be exchanged for any
+    other meanwhile, and root's rights would put the socket there. Raises OSError."""
+    own, failed = f"/proc/{job.pid}", list[OSError]()
+    is_elsewhere = not _has_our_files(own)
+    if not is_elsewhere and job.uid == os.geteuid():
         listener.bind(path)
         return
-    child = os.fork()  # only a process may have a root of its own, and the name of a socket is the path that was bound
-    if not child:
+
+    def bind() -> None:
         try:
-            os.chroot(own)
+            if is_elsewhere:
+                _take_root(f"{own}/root")  # the name of a socket is the path that was bound
+            if job.uid != os.geteuid() and not take_file_rights(job.uid, os.stat(own).st_gid, ()):
+                raise PermissionError(errno.EPERM, "the rights of its user cannot be taken")
             listener.bind(path)
-            os._exit(0)
         except OSError as error:
-            os._exit(min(error.errno or errno.EIO, 255))
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code:
-        raise OSError(abs(code), os.strerror(abs(code)))
+            failed.append(error)
+
+    thread = start_thread(bind, "gputop-bind")  # root folder and rights to files are a thread's own, and end with it
+    if thread is None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _has_our_files(own: str) -> bool:
+    """True if a path means the same to the process under ``own`` and to this one. Raises OSError."""
+    spaces = (os.stat(f"{process}/ns/mnt").st_ino for process in (own, "/proc/self"))
+    return len(set(spaces)) == 1 and os.path.samestat(os.stat(f"{own}/root"), os.stat("/"))
+
+
+def _take_root(path: str) -> None:
+    """Make a folder this thread's root. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_FS):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    os.chroot(path)
 
 
 def waiting(root: str = "/") -> list[int]:
     """Pids of the processes that hold a socket on which Kineto waits for an answer (/proc/net/unix, /proc/PID/fd); forked children hold it,
     too, and are left out."""
     wanted = set()
-    for line in (read_once(os.path.join(root, "proc/net/unix"), _UNIX_BYTES) or b"").splitlines():
+    for line in (read_list(os.path.join(root, "proc/net/unix"), _UNIX_BYTES) or b"").splitlines():
         words = line.split()
         if len(words) >= 8 and os.path.basename(words[7]).startswith(CLIENT.encode()):
             wanted.add(f"socket:[{words[6].decode(errors='replace')}]")

@@ -7,6 +7,7 @@ and the configuration of a trace, or nothing. Who sent it is what the kernel rep
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import socket
@@ -24,6 +25,7 @@ _HEAD = struct.Struct("@Q32s")
 _REQUEST = struct.Struct("@iiq")
 _CREDENTIALS = struct.Struct("3i")
 _MOST_PIDS = 64  # that a request may claim; Kineto sends ten
+_MOST_REFUSED = 64  # datagrams passed over at once: a job may send them faster than they are read (a choice)
 _ADDRESS = re.compile(rf"{CLIENT}[0-9a-f-]{{36}}")
 _IDLE = 2  # bit of the kinds: the job can take a trace now
 
@@ -52,7 +54,6 @@ class Desk:
         """Listen. Raises Unavailable if another program does."""
         try:
             self._listen()
-            os.chmod(self._path(NAME), 0o666)  # the folder keeps others out; the job may belong to another user than this process
         except OSError as error:
             self.__exit__()
             raise Unavailable(f"no socket can be made in the job's folder: {error.strerror}") from None
@@ -71,6 +72,7 @@ class Desk:
             os.unlink(NAME, dir_fd=self._folder)  # of a program that was killed
         bind_within(self._job, self._socket, f"{self._job.folder}/{NAME}")
         self._is_bound = True
+        atexit.register(self.__exit__)  # a socket without a listener would hold each of the job's questions, and its end, up for 10 s
         if self._socket.getsockname() != f"{self._job.folder}/{NAME}" or not os.path.lexists(self._path(NAME)):
             raise Unavailable("the job's folder was exchanged")
 
@@ -85,6 +87,7 @@ class Desk:
 
     def __exit__(self, *_: object) -> None:
         if self._is_bound:
+            atexit.unregister(self.__exit__)
             with suppress(OSError):
                 os.unlink(NAME, dir_fd=self._folder)
         self._socket.close()
@@ -95,7 +98,7 @@ class Desk:
 
     def next(self) -> Asked | None:
         """The next question that has come; None if there is none now."""
-        while True:
+        for _ in range(_MOST_REFUSED):
             try:
                 data, ancillary, _, sender = self._socket.recvmsg(MOST_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size))
             except OSError:
@@ -103,6 +106,7 @@ class Desk:
             if (found := self._read(data, ancillary, sender)) is not None:
                 return found
             self.refused += 1
+        return None
 
     def _read(self, data: bytes, ancillary: list[tuple[int, int, bytes]], sender: object) -> Asked | None:
         """The question in a datagram; None if it is none. A ``ctxt`` is answered here."""

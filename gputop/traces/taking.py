@@ -8,6 +8,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from itertools import islice
 from secrets import token_hex
 
 from msgspec import Struct
@@ -15,7 +16,7 @@ from msgspec import Struct
 from gputop.sources import parse
 from gputop.sources.files import read_once
 from gputop.system.errors import Unavailable, UserError
-from gputop.system.output import create
+from gputop.system.output import create, write_all
 from gputop.traces.environment import STAT_BYTES, Job, job_of, opened
 from gputop.traces.events import MOST_BYTES, Events
 from gputop.traces.kineto import Asked, Desk, config
@@ -27,6 +28,8 @@ _LOOK_S = 0.05  # s between looks for a finished file
 _PIECE_BYTES = 1 << 20
 _EMPTY_BYTES = 1 << 13  # of a file without events, at most: torch 2.13 writes 900
 MOST_TRIES = 3
+_MOST_ASKED = 256  # questions of one folder that are answered between two looks (a choice)
+_MOST_NAMES = 4096  # files of a folder that are looked at (a choice)
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -60,10 +63,10 @@ class _Case:
 
     def found(self) -> str | None:
         """The name of the finished file in the job's folder."""
-        with suppress(OSError):
-            for name in os.listdir(self.folder):
-                if name.startswith(self.mark) and name.endswith(".json"):
-                    return name
+        with suppress(OSError), os.scandir(self.folder) as entries:
+            for entry in islice(entries, _MOST_NAMES):
+                if entry.name.startswith(self.mark) and entry.name.endswith(".json"):
+                    return entry.name
         return None
 
 
@@ -86,9 +89,7 @@ def take(pids: Iterable[int], wanted: Wanted, name_of: Callable[[int], str], not
         if cases:
             _attend(cases, {desk.fileno(): desk for _, desk in desks.values()}, wanted, mark, began_s, notify)
         for pid, case in cases.items():
-            name = case.found()
-            took_s = round(time.monotonic() - began_s, 2)
-            done[pid] = Taken(pid, _moved(case, name, name_of(pid)), took_s) if name else (case.result or _silent(case, took_s))
+            done[pid] = _result(case, name_of, round(time.monotonic() - began_s, 2))
     return [done[pid] for pid in chosen]
 
 
@@ -116,7 +117,7 @@ def _attend(
     while any(case.state != "ended" for case in cases.values()):
         poller.poll(1000 * _LOOK_S)
         for desk in desks.values():
-            while (asked := desk.next()) is not None:
+            for asked in islice(iter(desk.next, None), _MOST_ASKED):
                 case = cases.get(asked.pid)
                 if case is None or case.state == "ended" or asked.uid != case.job.uid:
                     desk.answer(asked)
@@ -155,7 +156,8 @@ def _check(case: _Case, now: float, began_s: float, wanted: Wanted) -> None:
         return
     if (name := case.found()) is not None:
         if case.tries < MOST_TRIES and _is_empty(case, name):
-            os.unlink(name, dir_fd=case.folder)
+            with suppress(OSError):
+                os.unlink(name, dir_fd=case.folder)
             case.state = "waits"
             return
         case.state = "ended"
@@ -169,19 +171,26 @@ def _check(case: _Case, now: float, began_s: float, wanted: Wanted) -> None:
 
 def _is_empty(case: _Case, name: str) -> bool:
     """True for a trace without events: the first one of a process may end while Kineto still prepares itself."""
-    with suppress(OSError), open(os.open(name, _READ, dir_fd=case.folder), "rb") as file:
+    with suppress(OSError, Unavailable), open(_opened(case, name), "rb") as file:
         if os.fstat(file.fileno()).st_size <= _EMPTY_BYTES:
             return next(iter(Events(file)), None) is None
     return False
 
 
+def _result(case: _Case, name_of: Callable[[int], str], took_s: float) -> Taken:
+    """What became of a case that has ended. Raises UserError for a file of ours that cannot be written."""
+    pid, name = case.job.pid, case.found()
+    if name is None:
+        return case.result or Taken(pid, None, took_s, "its trace is not there")
+    try:
+        return Taken(pid, _moved(case, name, name_of(pid)), took_s)
+    except Unavailable as why:
+        return Taken(pid, None, took_s, why.reason)
+
+
 def _end(case: _Case, why: str) -> None:
     case.state = "ended"
     case.result = Taken(case.job.pid, None, round(time.monotonic() - case.told_s, 2) if case.told_s else 0.0, why)
-
-
-def _silent(case: _Case, took_s: float) -> Taken:
-    return Taken(case.job.pid, None, took_s, "its trace is not there")
 
 
 def _why_silent(pid: int) -> str:
@@ -198,29 +207,50 @@ def _state(pid: int) -> str:
     return ""
 
 
+def _opened(case: _Case, name: str) -> int:
+    """A descriptor of a file that the job has written. Raises Unavailable, and OSError."""
+    source = os.open(name, _READ, dir_fd=case.folder)
+    seen = os.fstat(source)
+    if stat.S_ISREG(seen.st_mode) and seen.st_uid == case.job.uid and seen.st_size <= MOST_BYTES:
+        return source
+    os.close(source)
+    raise Unavailable(f"its trace is no file of its own, or is larger than {MOST_BYTES >> 20} MiB")
+
+
 def _moved(case: _Case, name: str, path: str) -> str:
-    """Move the finished file to ``path``, a new one. Raises UserError."""
+    """Move the finished file to ``path``, a new one. Raises Unavailable for what the job has written, UserError for ``path``."""
     try:
-        source = os.open(name, _READ, dir_fd=case.folder)
+        source = _opened(case, name)
     except OSError as error:
-        raise UserError(f"cannot read the trace of process {case.job.pid}: {error.strerror}") from None
+        raise Unavailable(f"its trace cannot be read: {error.strerror}") from None
     try:
-        seen = os.fstat(source)
-        if not stat.S_ISREG(seen.st_mode) or seen.st_uid != case.job.uid or seen.st_size > MOST_BYTES:
-            raise UserError(f"the trace of process {case.job.pid} is no file of its own, or is larger than {MOST_BYTES >> 20} MiB")
-        target = create(path)
-        try:
-            while piece := os.read(source, _PIECE_BYTES):
-                while piece:
-                    piece = piece[os.write(target, piece) :]
-        except OSError as error:
-            with suppress(OSError):
-                os.unlink(path)
-            raise UserError(f"cannot write {path}: {error.strerror}") from None
-        finally:
-            os.close(target)
+        _copy(source, path)
     finally:
         os.close(source)
         with suppress(OSError):
             os.unlink(name, dir_fd=case.folder)
     return path
+
+
+def _copy(source: int, path: str) -> None:
+    """Copy a file, which may still grow, to a new one; of a copy that fails nothing is left. Raises Unavailable, UserError."""
+    target, size = create(path), 0
+    try:
+        while piece := os.read(source, _PIECE_BYTES):
+            size += len(piece)
+            if size > MOST_BYTES:
+                raise Unavailable(f"its trace is larger than {MOST_BYTES >> 20} MiB")
+            write_all(target, piece)
+    except OSError as error:
+        _remove(path)
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+    except Unavailable:
+        _remove(path)
+        raise
+    finally:
+        os.close(target)
+
+
+def _remove(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)

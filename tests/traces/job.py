@@ -1,7 +1,7 @@
 """A process that speaks Kineto's side of the protocol, as torch does, and writes a trace: python -m tests.traces.job TRACE [HOW].
 
 HOW: ``empty-first`` writes a trace without events first; ``busy`` traces for itself for 1 s; ``silent`` never asks; ``cancels`` gives up
-what it was asked for; ``dies`` ends once it was asked.
+what it was asked for; ``dies`` ends once it was asked; ``folder`` makes a folder in place of its trace.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def main(trace: str, how: str = "") -> None:
         target = settings["ACTIVITIES_LOG_FILE"].replace(".json", f"_{os.getpid()}.json")
         if how == "cancels":
             continue
-        if how == "empty-first" and asked == 1:
+        if how == "folder":
+            os.makedirs(target, exist_ok=True)
+        elif how == "empty-first" and asked == 1:
             with open(target, "w") as file:
                 file.write(EMPTY)
         else:

@@ -11,23 +11,25 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from gputop.system.errors import Unavailable, UserError
 from gputop.traces import environment, taking
-from gputop.traces.kineto import Desk
+from gputop.traces.kineto import Asked, Desk
 from gputop.traces.reading import read
 from gputop.traces.taking import Taken, Wanted, take
 from tests.require import require
 from tests.traces.made import kineto, training, write
 
 ROOT = Path(__file__).resolve().parents[2]
+NOBODY = 65534
 TRAIN = """
 import os, time, torch
 from torch.utils.data import DataLoader, Dataset
@@ -153,6 +155,24 @@ def test_a_socket_that_a_killed_program_left_is_replaced_and_a_live_one_is_not(f
         assert asked([one.pid], tmp_path)[0].error is None
 
 
+def test_a_program_that_ends_while_it_asks_leaves_no_socket(folder: str, trace: str) -> None:
+    """A job that finds one without a listener asks for 10 s, and ends so much later."""
+    asks = f"""
+import os, threading, time
+from gputop.traces.taking import Wanted, take
+pid = int(input())
+threading.Thread(target=take, args=([pid], Wanted(), str), daemon=True).start()
+while not os.path.lexists("{folder}/dynolog"):
+    time.sleep(0.01)
+print("asks")
+"""
+    with job(folder, trace, "silent") as one:
+        done = subprocess.run([sys.executable, "-c", asks], input=f"{one.pid}\n", capture_output=True, text=True, cwd=ROOT, check=True,
+                              timeout=120)  # fmt: skip
+    assert done.stdout == "asks\n"
+    assert not os.path.lexists(f"{folder}/dynolog")
+
+
 def test_a_folder_that_others_may_enter_is_refused(folder: str, trace: str, tmp_path: Path) -> None:
     with job(folder, trace) as one:
         os.chmod(folder, 0o755)
@@ -174,9 +194,149 @@ def test_a_finished_file_that_is_a_link_is_not_followed(folder: str, tmp_path: P
     own = environment.Job(os.getpid(), folder, os.getuid())
     case = taking._Case(own, os.open(folder, os.O_RDONLY), None, "gputop-trace-1")  # type: ignore[arg-type]
     os.symlink(secret, f"{folder}/gputop-trace-1_5.json")
-    with pytest.raises(UserError, match="cannot read the trace"):
+    with pytest.raises(Unavailable, match="cannot be read"):
         taking._moved(case, "gputop-trace-1_5.json", str(tmp_path / "out.json"))
     assert not (tmp_path / "out.json").exists()
+
+
+def test_a_job_that_writes_no_file_keeps_no_other_from_its_trace(folder: str, trace: str, tmp_path: Path) -> None:
+    with job(folder, trace, "folder") as one, job(folder, trace) as two:
+        found = asked([one.pid, two.pid], tmp_path)
+    assert "no file of its own" in str(found[0].error)
+    assert (found[1].error, found[1].file) == (None, str(tmp_path / f"taken-{two.pid}.json"))
+
+
+def test_a_file_that_grows_while_it_is_copied_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taking, "MOST_BYTES", 10)
+    with open(write(tmp_path / "grown", "x" * 11), "rb") as source, pytest.raises(Unavailable, match="larger"):
+        taking._copy(source.fileno(), str(tmp_path / "copy"))
+    assert not (tmp_path / "copy").exists()
+
+
+class Flood:
+    """A socket, or a desk, at which there is always something more."""
+
+    def __init__(self, what: object) -> None:
+        self._what, self.taken = what, 0
+
+    def recvmsg(self, *_: int) -> object:
+        self.taken += 1
+        assert self.taken < 100_000, "it is read for ever"
+        return self._what
+
+    next = recvmsg
+
+    def fileno(self) -> int:
+        return 0
+
+    def answer(self, *_: object) -> None:
+        pass
+
+
+def test_datagrams_without_end_do_not_hold_up_what_else_is_done(folder: str) -> None:
+    ended = subprocess.Popen(["true"])
+    own = environment.Job(ended.pid, folder, os.getuid())
+    desk = Desk(own, -1)
+    desk._socket.close()
+    desk._socket = Flood((b"x", [], 0, ""))  # type: ignore[assignment]
+    assert desk.next() is None
+    case = taking._Case(own, os.open(folder, os.O_RDONLY), desk, "gputop-trace-1")
+    ended.wait()
+    flood = Flood(Asked(1, os.getuid(), True, "x"))
+    taking._attend({ended.pid: case}, {0: flood}, Wanted(), "gputop-trace-1", time.monotonic(), print)  # type: ignore[dict-item]
+    os.close(case.folder)
+    assert "has ended" in str(case.result)
+
+
+def test_a_job_is_found_among_more_sockets_than_a_page_of_the_table_holds(folder: str) -> None:
+    with ExitStack() as stack:
+        for name in [*(f"{i:03}{'x' * 40}" for i in range(300)), f"dynoconfigclient{uuid.uuid4()}"]:
+            stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)).bind(f"{folder}/{name}")
+        assert os.getpid() in environment.waiting()
+
+
+def test_the_folder_of_a_job_lies_where_no_other_user_may_exchange_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_to_all = tempfile.mkdtemp(prefix="g")
+    taken = os.path.join(open_to_all, f"gputop-{os.geteuid()}")
+    os.mkdir(taken)
+    for path in (open_to_all, taken):
+        os.chmod(path, 0o777)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", open_to_all)
+    monkeypatch.setattr(tempfile, "tempdir", open_to_all)
+    path = environment.make_folder()
+    try:
+        above = os.stat(os.path.dirname(path))
+        assert above.st_uid == os.geteuid()
+        assert not above.st_mode & 0o077
+    finally:
+        environment.remove(path)
+        shutil.rmtree(open_to_all)
+
+
+def test_a_configuration_of_the_users_own_stays() -> None:
+    more, path = environment.added({"KINETO_LOG_LEVEL": "1", "KINETO_CONFIG": "/etc/mine.conf"})
+    assert path is not None
+    environment.remove(path)
+    assert more.keys() == environment.variables(path).keys() - {"KINETO_LOG_LEVEL", "KINETO_CONFIG"}
+
+
+def test_a_folder_with_something_odd_in_it_is_emptied_of_what_is_ours(folder: str) -> None:
+    os.mkdir(f"{folder}/gputop-trace-1")
+    environment.remove(folder)
+    assert os.listdir(folder) == ["gputop-trace-1"]
+
+
+@pytest.fixture
+def others(folder: str) -> Iterator[environment.Job]:
+    """A job of another user, with its folder."""
+    require("net")
+    os.chown(folder, NOBODY, NOBODY)
+    child = subprocess.Popen(["sleep", "60"], user=NOBODY, group=NOBODY, env=environment.variables(folder))
+    try:
+        yield environment.job_of(child.pid)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_root_answers_a_job_of_another_user_with_that_users_rights(others: environment.Job) -> None:
+    with environment.opened(others) as descriptor, Desk(others, descriptor):
+        assert os.stat(f"{others.folder}/dynolog").st_uid == NOBODY
+    assert os.geteuid() == 0
+    assert not os.path.exists(f"{others.folder}/dynolog")
+
+
+def test_root_puts_nothing_where_another_user_exchanged_the_folder(others: environment.Job) -> None:
+    ours = tempfile.mkdtemp(prefix="gputop-ours-", dir="/tmp")
+    os.chmod(ours, 0o755)
+    with environment.opened(others) as descriptor:
+        os.rename(others.folder, f"{others.folder}x")
+        os.symlink(ours, others.folder)
+        try:
+            with pytest.raises(Unavailable), Desk(others, descriptor):
+                pass
+            assert os.listdir(ours) == []
+        finally:
+            os.unlink(others.folder)
+            os.rename(f"{others.folder}x", others.folder)
+            os.rmdir(ours)
+
+
+def test_a_job_whose_mounts_are_its_own_is_asked_in_its_folder(folder: str, trace: str, tmp_path: Path) -> None:
+    """As in a service with PrivateTmp: its root is ours, and its /tmp is not."""
+    require("net")
+    os.chmod(folder, 0o700)
+    mounted = f'mount -t tmpfs -o mode=700 none {folder} && exec "$@"'
+    child = subprocess.Popen(["unshare", "--mount", "sh", "-c", mounted, "sh", sys.executable, "-m", "tests.traces.job", trace], cwd=ROOT,
+                             stdout=subprocess.PIPE, text=True, env={**os.environ, **environment.variables(folder)})  # fmt: skip
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        assert asked([child.pid], tmp_path)[0].error is None
+        assert not os.path.exists(f"{folder}/dynolog")
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_run_leaves_no_folder_and_passes_the_exit_code_on() -> None:
