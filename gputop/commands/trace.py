@@ -16,6 +16,7 @@ from gputop.commands.options import WRITER, add_sampling, ask_sudo, duration, le
 from gputop.system.colour import width_of
 from gputop.system.console import notify, show, write
 from gputop.system.errors import UserError
+from gputop.system.text import clean
 
 if TYPE_CHECKING:
     from gputop.traces.document import TracedJob
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         from gputop.traces.reading import read
 
         reading = read(args.read)
-        jobs = [TracedJob(0, os.path.basename(args.read), 0.0, reading, checks(reading, None))]
+        jobs = [TracedJob(0, clean(os.path.basename(args.read)), 0.0, reading, checks(reading, None))]
     else:
         jobs = _taken(args)
     if args.json:

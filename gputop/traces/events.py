@@ -6,7 +6,6 @@ What cannot be read is left out, and said so in words; nothing that a file holds
 from __future__ import annotations
 
 import json
-import math
 import re
 import zlib
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from msgspec import Struct, convert
 
 MOST_BYTES = 512 << 20  # of a trace, unpacked
 _PIECE_BYTES = 1 << 20  # that are decoded at once
+_MOST_US = 1e17  # of a time: 3,000 years; with larger ones sums have no end (a choice)
 _MOST_VALUE_CHARS = 1 << 20  # of one event, or of one value before the events
 _SEPARATOR = b"\n  },\n  {"  # between two events as Kineto lays them out; no string of JSON has a line break
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[|\A\s*\[')
@@ -72,7 +72,7 @@ class Events:
         if base := _BASE.search(head, 0, began.start()):
             self.base_ns = int(base[1])
         for event in self._events(head[began.end() :], pieces):
-            if event.ph != "X" or not (math.isfinite(event.ts) and 0.0 <= event.dur < math.inf):
+            if event.ph != "X" or not (-_MOST_US < event.ts < _MOST_US and 0.0 <= event.dur < _MOST_US):
                 continue
             self.count += 1
             yield event

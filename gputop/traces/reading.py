@@ -22,6 +22,7 @@ from gputop.traces.events import Event, Events
 MOST_NAMES = 10  # rows of each list
 MOST_CHARS = 160  # of a name
 _MOST_KINDS = 20_000  # different names that are told apart; what is beyond counts as "others"
+_MOST_THREADS = 4096  # that are told apart; those beyond count as one
 _MOST_SPANS = 4_000_000  # of one kind of event that are kept: 20 bytes each
 _NEAR_US = 50.0  # µs: a synchronization that ended so shortly before the GPU fell idle held the host back
 _LOADER = re.compile(r"enumerate\(DataLoader\)#(?!_SingleProcess)")  # its workers load, and the loop waits
@@ -34,7 +35,7 @@ _LAUNCH = re.compile(r"(?:cuda|cu)(?:Launch|GraphLaunch)")
 _COLLECTIVE = re.compile(
     r"nccl\w*?_(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AllToAll|Gather|Scatter)|(?:gloo|nccl|mpi|ucc):_?(\w+)"
 )
-_MEMCPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?")
+_MEMCPY = re.compile(r"Memcpy (\w{1,20})(?: \((\w{1,20}) -> (\w{1,20})\))?")
 _CALLS = {"aten::item": ".item()", "aten::_local_scalar_dense": ".item()", "aten::nonzero": "nonzero()", "aten::to": ".to() or .cpu()",
           "aten::_to_copy": ".to() or .cpu()", "aten::copy_": "copy_()", "aten::is_nonzero": "bool(tensor)", "aten::equal": "equal()",
           "aten::masked_select": "a mask as index", "aten::index": "a mask as index"}  # fmt: skip
@@ -226,9 +227,12 @@ def _take(source: Events) -> tuple[_Kept, float, float, dict[tuple[str, str], in
     threads: dict[int | str, float] = {}
     sizes: dict[tuple[str, str], int] = {}
     first, last = float("inf"), float("-inf")
-    name_of = kept.names.of
+    name_of, known = kept.names.of, set[int | str]()
     for event in source:
-        start, end, kind = event.ts, event.ts + event.dur, event.cat
+        start, end, kind, thread = event.ts, event.ts + event.dur, event.cat, event.tid
+        if thread not in known:
+            thread = thread if len(known) < _MOST_THREADS else "others"
+            known.add(thread)
         if kind == "Trace":
             continue  # the profiler's own span; what began before it or ended after it is missing, so the events' extent counts
         if start < first:
@@ -240,19 +244,20 @@ def _take(source: Events) -> tuple[_Kept, float, float, dict[tuple[str, str], in
         elif kind in ("gpu_memcpy", "gpu_memset"):
             copy = _copy(event.name)
             kept.copies.add(start, end, name_of(" ".join(copy)), _correlation(event))
-            if event.args is not None and event.args.size is not None and 0 <= event.args.size < 1 << 50:
-                sizes[copy] = sizes.get(copy, 0) + event.args.size
+            size = event.args.size if event.args is not None else None
+            if size is not None and 0 <= size < 1 << 50 and (copy in sizes or len(sizes) < _MOST_KINDS):
+                sizes[copy] = sizes.get(copy, 0) + size
         elif kind in ("cuda_runtime", "cuda_driver"):
-            kept.calls.setdefault(event.tid, _Spans()).add(start, end, name_of(event.name))
+            kept.calls.setdefault(thread, _Spans()).add(start, end, name_of(event.name))
             if (tag := _correlation(event)) >= 0 and len(kept.launched) < _MOST_SPANS:
                 kept.launched[tag] = start
         elif kind == "cpu_op":
-            kept.operators.setdefault(event.tid, _Spans()).add(start, end, name_of(event.name))
-            threads[event.tid] = threads.get(event.tid, 0.0) + event.dur
+            kept.operators.setdefault(thread, _Spans()).add(start, end, name_of(event.name))
+            threads[thread] = threads.get(thread, 0.0) + event.dur
         elif kind == "python_function":
-            kept.functions.setdefault(event.tid, _Spans()).add(start, end, name_of(event.name))
+            kept.functions.setdefault(thread, _Spans()).add(start, end, name_of(event.name))
         elif kind == "user_annotation":
-            kept.notes.setdefault(event.tid, _Spans()).add(start, end, name_of(event.name))
+            kept.notes.setdefault(thread, _Spans()).add(start, end, name_of(event.name))
     return kept, first, last, sizes, threads
 
 
@@ -296,7 +301,7 @@ class _Reading:
         calls = self._calls()
         begins_ns = source.base_ns + round(self._first * 1000)
         return TraceReading(
-            file=path, pid=pid, bytes=size, events=source.count, left_out=source.left_out, missing=missing,
+            file=clean(path), pid=pid, bytes=size, events=source.count, left_out=source.left_out, missing=missing,
             start_unix_ns=begins_ns if begins_ns > 10**17 else None, span_ns=round(self._span * 1000), steps=self._steps(),
             gpu_busy_pct=self._share(_length(busy)) if busy_us else None,
             idle=self._idle(busy, notes["loader"], calls) if busy_us else None,

@@ -72,9 +72,8 @@ class TraceScreen(Box):
         moment = time.strftime("%H%M%S")
         taken = take(pids[:MOST_JOBS], Wanted(SECONDS, with_stack), lambda pid: f"gputop-trace-{pid}-{moment}.json")
         with session.lock:
-            engine, infos = session.engine, session.board.infos
-            jobs = [traced(one, infos.get(one.pid), engine.step_of(one.pid)) for one in taken]
-        return list(lines(jobs, width))
+            seen = [(one, session.board.infos.get(one.pid), session.engine.step_of(one.pid)) for one in taken]
+        return list(lines([traced(*one) for one in seen], width))  # a large trace takes seconds, in which the screen must not wait
 
     def _show(self, shown: Sequence[Line]) -> None:
         self._shown = shown

@@ -143,6 +143,30 @@ def test_names_and_events_without_end_take_bounded_memory(tmp_path: Path) -> Non
     assert peak < 40 << 20
 
 
+@pytest.mark.parametrize(("ts", "dur"), [(1e308, 1.0), (-1e300, 5.0), (5.0, 1e300), (0.0, 1e18)])
+def test_times_beyond_any_clock_are_left_out(tmp_path: Path, ts: float, dur: float) -> None:
+    found = read(write(tmp_path / "t.json", kineto([*training(1), event("kernel", "x", ts, dur)])))
+    assert found.events == len(training(1))
+
+
+def test_threads_and_copies_without_end_take_bounded_memory(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    with path.open("w") as file:
+        file.write('{"traceEvents": [\n')
+        for i in range(40_000):
+            file.write(f'  {{\n    "ph": "X", "cat": "cpu_op", "tid": {i}, "ts": {i}, "dur": 1\n  }},\n')
+        for i in range(200):
+            name = f"Memcpy {'x' * 20_000}{i}"
+            file.write(f'  {{\n    "ph": "X", "cat": "gpu_memcpy", "name": "{name}", "ts": {i}, "dur": 1, "args": {{"bytes": 4}}\n  }},\n')
+        file.write('  {"ph": "X"}]}')
+    tracemalloc.start()
+    found = read(str(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert max(len(one.direction) for one in found.copies) <= 20
+    assert peak < 25 << 20
+
+
 def test_agreement_is_by_points_of_the_steps_time(path: str) -> None:
     found = read(path)
     # 100 steps/s: 5.5 ms wait for input, 3.5 ms for the GPU, 1 ms copies

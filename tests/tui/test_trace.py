@@ -7,10 +7,13 @@ import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gputop.stream import traced
 from gputop.traces import environment
+from gputop.traces.document import TracedJob
 from gputop.tui.app import GputopApp
 from gputop.tui.draw.view import View
 from gputop.tui.trace_box import TraceScreen
@@ -42,6 +45,13 @@ async def shown(program: GputopApp, pilot: object, words: str) -> str:
 async def test_t_takes_a_trace_of_the_selected_process(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = write(tmp_path / "whole.json", kineto(training()))
     monkeypatch.chdir(tmp_path)
+
+    def read_beside_the_screen(*what: Any) -> TracedJob:
+        with program.context.session.lock:  # a large trace takes seconds, and the screen draws meanwhile
+            return real(*what)
+
+    real = traced.traced
+    monkeypatch.setattr(traced, "traced", read_beside_the_screen)
     with job(folder, trace) as one:
         program = app(view=View(selected=one.pid))
         async with program.run_test(size=(120, 35)) as pilot:
