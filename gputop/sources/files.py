@@ -12,6 +12,7 @@ import re
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import NamedTuple
 
 LIMIT = 16_384  # most descriptors kept, however high RLIMIT_NOFILE is: each costs the kernel about 2 KB
@@ -159,9 +160,10 @@ def read_list(path: str, size: int) -> bytes | None:
 
 def open_files(folder: str, most: int) -> Iterator[tuple[str, str]]:
     """(descriptor, link) of at most ``most`` files that a process has open; ``folder`` is its /proc/PID/. Raises OSError if unreadable."""
-    for descriptor in os.listdir(folder + "fd")[:most]:
-        with suppress(FileNotFoundError):  # closed meanwhile
-            yield descriptor, os.readlink(f"{folder}fd/{descriptor}")
+    with os.scandir(folder + "fd") as entries:  # a list of all, of which a process may have a million, takes a second
+        for entry in islice(entries, most):
+            with suppress(FileNotFoundError):  # closed meanwhile
+                yield entry.name, os.readlink(f"{folder}fd/{entry.name}")
 
 
 class Mounted(NamedTuple):

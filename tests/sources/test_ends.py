@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gputop.sources.files import DescriptorBudget
+from gputop.sources.files import DescriptorBudget, open_files
 from gputop.sources.procfs import ends
 from gputop.sources.procfs.ends import Ends
 from gputop.sources.waits import FUTEX, Waits
@@ -25,6 +25,22 @@ from tests.sources.test_procfs_real import live as live
 from tests.wait import until
 
 OWN = os.getpid()
+
+
+def test_a_million_descriptors_are_not_listed_for_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fd").mkdir()
+    for number in range(50):
+        (tmp_path / "fd" / str(number)).symlink_to(f"socket:[{number}]")
+    listed = list[str]()
+
+    @contextmanager
+    def scandir(path: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with real(path) as entries:
+            yield (listed.append(one.name) or one for one in entries)  # type: ignore[func-returns-value]
+
+    real = os.scandir
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert len(list(open_files(f"{tmp_path}/", 5))) == len(listed) == 5
 
 
 def piped() -> tuple[int, int]:

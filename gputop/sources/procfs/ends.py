@@ -24,6 +24,7 @@ READS = syscall_numbers("read", "readv", "recvfrom", "recvmsg", "recvmmsg")
 WRITES = syscall_numbers("write", "writev", "sendto", "sendmsg", "sendmmsg")
 POLLS = syscall_numbers("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2", "accept", "accept4")
 PER_TICK = 25  # processes searched for descriptors in a tick: some milliseconds if each has many
+FILES_NS = 5_000_000  # ns of CPU time in a tick after which no other process's descriptors are read (guess)
 MAPS_NS = 1_000_000  # ns of CPU time in a tick after which no other process's maps are read: some of them take as long (guess)
 FUSE = "/dev/fuse"  # open in each process that serves a file system
 _MEMORY = "memory:"  # the beginning of an end that is shared memory
@@ -120,9 +121,10 @@ class Ends:
     def _search_some(self, wanted: Collection[str]) -> tuple[list[int], set[int]]:
         """(processes searched now, those of them that have one of the ends)."""
         here, found = os.O_WRONLY if self._writes else os.O_RDONLY, set[int]()
-        memories, until_ns = [end.removeprefix(_MEMORY) for end in wanted if end.startswith(_MEMORY)], time.thread_time_ns() + MAPS_NS
+        memories = [end.removeprefix(_MEMORY) for end in wanted if end.startswith(_MEMORY)]
+        until_ns = time.thread_time_ns() + (MAPS_NS if memories else FILES_NS)
         for number, pid in enumerate(self._left[:PER_TICK]):
-            if memories and number and time.thread_time_ns() > until_ns:
+            if number and time.thread_time_ns() > until_ns:
                 return self._left[:number], found
             folder = f"{self._proc}{pid}/"
             if _holds(folder, wanted, here) or (memories and maps_any(folder, memories)):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 
 from gputop.model.frame import SECOND_NS, Transport
+from gputop.sources.elf import opened
 from gputop.sources.files import open_files, read_list, read_once
 from gputop.sources.procfs.process import Process
 from gputop.system.errors import start_thread
@@ -105,9 +106,10 @@ def _library(maps: bytes, folder: str) -> tuple[str, str]:
         return name, numbers
     packages, inside, _ = os.fsdecode(found[1]).rpartition(_IN_WHEEL)
     with suppress(OSError, ValueError):  # ValueError: no path
-        for one in os.listdir(f"{folder}root{packages}")[:_MOST_LISTED] if inside else ():
-            if wheel := _WHEEL.fullmatch(one):
-                return name, wheel[1]
+        if inside:
+            with os.scandir(f"{folder}root{packages}") as entries:
+                found_here = (_WHEEL.fullmatch(one.name) for one in islice(entries, _MOST_LISTED))
+                return name, next((wheel[1] for wheel in found_here if wheel), "")
     return name, ""
 
 
@@ -134,10 +136,9 @@ def _variables(folder: str) -> tuple[dict[str, str], list[str], str]:
 
 
 def _config(path: str) -> bytes:
-    """A file of settings; empty without one. Its owner might have put a pipe there, at which a reader waits."""
-    with suppress(OSError):
-        if stat.S_ISREG(os.stat(path).st_mode):
-            return read_once(path, _CONFIG_BYTES) or b""
+    """A file of settings; empty without one. Its owner might put a pipe there, at which a reader waits, or a device, at any moment."""
+    with suppress(OSError), opened(path) as file:
+        return file.read(_CONFIG_BYTES) or b""
     return b""
 
 
