@@ -307,9 +307,29 @@ def test_a_stream_is_what_comes_all_the_time_in_large_segments(
     assert wire.keeps_arriving(BEFORE, after) is arrives
 
 
+def test_answers_to_an_earlier_request_are_passed_over() -> None:
+    """As they wait where a dump was longer than what is read of it."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
+        inode = os.fstat(one.fileno()).st_ino
+        with wire._netlink() as asked:
+            [known] = [found for found in wire._dump(asked, wire._ESTABLISHED) if found.inode == inode]
+        ours, kernel = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        with ours, kernel, wire._netlink() as asked:
+            ours.settimeout(1.0)
+            request = wire._REQUEST.pack(known.family, socket.IPPROTO_TCP, 2, 0, wire._ESTABLISHED) + known.key
+            asked.send(wire._NLMSG.pack(wire._NLMSG.size + len(request), wire.BY_FAMILY, wire.REQUEST, 7, 0) + request)
+            answer = asked.recv(1 << 16)
+            for number in (5, 6, 7):
+                kernel.send(answer[:8] + number.to_bytes(4, sys.byteorder) + answer[12:])
+            assert len(list(wire._answers(ours, b"x", 7, 1))) == 1
+            ours.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                ours.recv(1 << 16)
+
+
 @pytest.mark.parametrize("data", [b"", b"\x10", bytes(16), b"\x08\0\0\0" * 8, b"\xff" * 100, b"\x20\0\0\0\x14\0" + bytes(10)])
 def test_answers_of_any_bytes_are_survived(data: bytes) -> None:
-    for kind, message in wire._messages(data):
+    for kind, _number, message in wire._messages(data):
         if kind == 20 and len(message) >= 72:
             wire._answer(message)
     wire._answer(bytes(72) + data)

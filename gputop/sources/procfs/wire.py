@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address
+from itertools import count
 from typing import TypeVar
 
 from msgspec import Struct
@@ -33,7 +34,7 @@ from msgspec.structs import replace
 
 from gputop.model.roles import SIZE_VARIABLES, number_in
 from gputop.sources import netns
-from gputop.sources.files import read_once
+from gputop.sources.files import read_list
 from gputop.sources.procfs.ends import BY_FAMILY, ERROR, REQUEST, SOCK_DIAG, attributes, open_sockets
 from gputop.sources.procfs.process import Process, Wire
 from gputop.system.errors import start_thread
@@ -58,6 +59,7 @@ _WORDS = struct.Struct("=24xI16xI4xII8xI12xI12xI44xII")
 _ACKED, _BUSY = 120, 168  # offsets in it: 2 x u64 each; Linux 4.9 and later
 _INFO_BYTES = 184  # of tcp_info up to rwnd_limited
 _SIOCGIFCONF, _IFREQ_BYTES, _MOST_NAMES = 0x8912, 40, 64  # ioctl: addresses of all interfaces (IPv4); struct ifreq; interfaces
+_NUMBERS = count(1)  # of requests
 _Made = TypeVar("_Made")
 
 
@@ -159,11 +161,14 @@ class Wires:
                 party.inodes, party.space = inodes, space
                 stale.add(space)
         for space in stale:
-            if (asked := self._socket(space, next(pid for pid, party in self._known.items() if party.space == space))) is None:
+            pid = next(pid for pid, party in self._known.items() if party.space == space)
+            if (asked := self._socket(space, pid)) is None:
                 continue
             here = [party for party in self._known.values() if party.space == space]
             wanted = frozenset[int]().union(*(party.inodes for party in here))
             found = {one.inode: one for one in _dump(asked, _ESTABLISHED) if one.inode in wanted}
+            self._leave([space])  # a dump that was too long goes on in its socket
+            self._socket(space, pid)
             names = self._names(here[0])
             for party in here:
                 held = [one for inode, one in found.items() if inode in party.inodes][:MOST_CONNECTIONS]
@@ -321,7 +326,7 @@ def _ipv4_names() -> dict[bytes, str]:
 def _ipv6_names(path: str) -> dict[bytes, str]:
     """IPv6 address -> interface, from /proc/PID/net/if_inet6."""
     found = dict[bytes, str]()
-    for line in (read_once(path, 1 << 14) or b"").splitlines():
+    for line in (read_list(path, 1 << 14) or b"").splitlines():
         words = line.split()
         if len(words) == 6 and len(words[0]) == 32:
             with suppress(ValueError):
@@ -333,7 +338,8 @@ def _dump(asked: socket.socket, states: int) -> Iterator[_Answer]:
     """All TCP sockets of the socket's namespace in some states."""
     for family in (socket.AF_INET, socket.AF_INET6):
         request = _REQUEST.pack(family, socket.IPPROTO_TCP, 1 << _INFO - 1, 0, states) + bytes(48)
-        yield from _answers(asked, _NLMSG.pack(_NLMSG.size + len(request), BY_FAMILY, _DUMP, 1, 0) + request, 0)
+        own = next(_NUMBERS) & 0xFFFFFFFF
+        yield from _answers(asked, _NLMSG.pack(_NLMSG.size + len(request), BY_FAMILY, _DUMP, own, 0) + request, own, 0)
 
 
 def listening() -> list[tuple[int, bytes, int, int]]:
@@ -351,39 +357,42 @@ def listening() -> list[tuple[int, bytes, int, int]]:
 
 def _ask(asked: socket.socket, connections: list[_Answer]) -> Iterator[_Answer]:
     """The connections as they are now; those that were closed are left out. All are asked for at once."""
-    messages = list[bytes]()
-    for number, one in enumerate(connections):
+    messages, own = list[bytes](), next(_NUMBERS) & 0xFFFFFFFF
+    for one in connections:
         request = _REQUEST.pack(one.family, socket.IPPROTO_TCP, 1 << _INFO - 1, 0, _ESTABLISHED) + one.key
-        messages.append(_NLMSG.pack(_NLMSG.size + len(request), BY_FAMILY, REQUEST, number + 1, 0) + request)
+        messages.append(_NLMSG.pack(_NLMSG.size + len(request), BY_FAMILY, REQUEST, own, 0) + request)
     for at in range(0, len(messages), MOST_CONNECTIONS):
         some = messages[at : at + MOST_CONNECTIONS]
-        yield from _answers(asked, b"".join(some), len(some))
+        yield from _answers(asked, b"".join(some), own, len(some))
 
 
-def _answers(asked: socket.socket, request: bytes, count: int) -> Iterator[_Answer]:
-    """The answers to a request: as many as ``count``, errors included; with 0, as many as come before the end of a dump."""
-    left, read = count, 0
+def _answers(asked: socket.socket, request: bytes, own: int, most: int) -> Iterator[_Answer]:
+    """The answers to the request with the number ``own``: as many as ``most``, errors included; with 0, as many as come before the end of a
+    dump. Answers to an earlier one, which came too late or were too many, are passed over."""
+    left, read = most, 0
     with suppress(OSError):  # a timeout: an answer was lost
         asked.send(request)
-        while read < MOST_BYTES and (left or not count):
+        while read < MOST_BYTES and (left or not most):
             data = asked.recv(1 << 16)
             read += len(data)
-            for kind, message in _messages(data):
+            for kind, number, message in _messages(data):
+                if number != own:
+                    continue
                 left -= 1
-                if kind == _DONE or (kind == ERROR and not count):
+                if kind == _DONE or (kind == ERROR and not most):
                     return
                 if kind == BY_FAMILY and len(message) >= _MESSAGE_BYTES:
                     yield _answer(message)
 
 
-def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(type, payload) of each netlink message."""
+def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """(type, number, payload) of each netlink message."""
     at = 0
     while at + _NLMSG.size <= len(data):
-        length, kind = struct.unpack_from("=IH", data, at)
+        length, kind, _flags, number, _port = _NLMSG.unpack_from(data, at)
         if length < _NLMSG.size:
             return
-        yield kind, data[at + _NLMSG.size : at + length]
+        yield kind, number, data[at + _NLMSG.size : at + length]
         at += length + 3 & ~3
 
 
