@@ -252,7 +252,9 @@ class _Port:
             self._describe()
         for counter in COUNTERS:
             if counter.field in self._files and (rarely or counter.often):
-                self._described[counter.field] = self._count(counter.field)
+                self._described[counter.field] = count = self._count(counter.field)
+                if count is None:
+                    self.missing = self.missing | {counter.field: "the port is gone, or its driver gives no number now"}
         return RdmaPort(self.name, missing=self.missing, **self._described)  # type: ignore[arg-type]
 
     def _open(self, counter: Counter) -> None:

@@ -24,7 +24,7 @@ from gputop.sources import Beat, Settings, Unavailable
 from gputop.sources.procfs import wire
 from gputop.sources.serving import ServingSource, http
 from gputop.sources.serving.asking import parts_of
-from gputop.sources.serving.page import MOST_LINE, MOST_MODELS, MetricsPage
+from gputop.sources.serving.page import MOST_BUCKETS, MOST_LINE, MOST_MODELS, MetricsPage
 from gputop.sources.serving.place import Place, is_still, listening, named_port
 from tests.require import require
 from tests.sources.engines import PAGE
@@ -299,6 +299,21 @@ def test_what_a_page_may_hold() -> None:
     many = "".join(f'vllm:num_requests_running{{model_name="m{number}"}} 1\n' for number in range(500))
     assert len(read(many)) == MOST_MODELS
     assert read("vllm:num_requests_running 1e300\n") == [] or read("vllm:num_requests_running 1e300\n")[0].running is None
+
+
+def test_a_page_made_to_be_slow_is_not() -> None:
+    """Labels that nearly are some, and a histogram with a bucket for each number."""
+    began_s = time.thread_time()
+    read("".join(f"vllm:num_requests_running{{{'a' * 4000}}} {i}\n" for i in range(100)))
+    assert time.thread_time() - began_s < 1.0
+    [page] = read("".join(f'vllm:e2e_request_latency_seconds_bucket{{le="{i}"}} {i}\n' for i in range(1, 2000)))
+    assert len(page.whole) == MOST_BUCKETS
+
+
+def test_a_name_that_is_no_hosts_has_a_reason() -> None:
+    for host in ("a..b", "x" * 64):
+        with pytest.raises(Unavailable, match="no name of a host"):
+            list(http.get(host, 80, "/metrics"))
 
 
 def test_older_names_and_other_engines() -> None:

@@ -30,6 +30,8 @@ def get(host: str, port: int, path: str) -> Iterator[bytes]:
             yield from body(line, deadline)
     except TimeoutError:
         raise Unavailable(TOO_SLOW) from None
+    except UnicodeError:
+        raise Unavailable(f"{host} is no name of a host") from None
     except OSError as error:
         raise Unavailable(f"its page cannot be read: {error.strerror or error}") from None
 

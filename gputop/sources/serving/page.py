@@ -19,8 +19,9 @@ from gputop.system.text import clean
 MOST_LINE = 4096  # bytes of a line; one of vLLM's takes 150
 MOST_LINES = 20_000  # lines with a known name; vLLM has some hundred for each model
 MOST_MODELS = 32  # models, or engines, of one server
+MOST_BUCKETS = 128  # of a histogram; vLLM has 22
 MODEL_CHARS, ENGINE_CHARS = 80, 16
-_LABEL = re.compile(rb'(\w+)="((?:[^"\\]|\\.)*)"')
+_LABEL = re.compile(rb'(?<!\w)(\w+)="((?:[^"\\]|\\.)*)"')
 _ENGINE_LABELS = (b"engine", b"dp_rank")  # of vLLM, of SGLang: which of a server's engines
 _RANK_LABELS = (b"tp_rank", b"pp_rank", b"moe_ep_rank")  # ranks of one engine have the same queue: the first counts
 _MODEL_LABELS = (b"model_name", b"model")
@@ -106,6 +107,8 @@ class MetricsPage:
             before = number, {}
         if before[0] == number:
             counts = before[1]
+            if len(counts) >= MOST_BUCKETS and int(bound_us) not in counts:
+                return
             counts[int(bound_us)] = min(MOST_COUNT, counts.get(int(bound_us), 0) + int(value))
             self._buckets[key, metric.field] = number, counts
 
