@@ -33,7 +33,8 @@ MOST_FOLDER_CHARS = 59  # of its path: Kineto checks only the name of the socket
 CLIENT = "dynoconfigclient"  # a job's socket in the folder; a UUID follows
 _CONFIG = "kineto.conf"
 _ASKS_EACH_S = 1  # ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS: Kineto's default is 5
-_SILENT = "6"  # KINETO_LOG_LEVEL: 5 still prints lines about USDT
+_LOG_LEVEL = "KINETO_LOG_LEVEL"
+_SILENT = "6"  # of it: 5 still prints lines about USDT
 _ENVIRON_BYTES = 1 << 18
 _UNIX_BYTES = 1 << 22  # of /proc/net/unix
 STAT_BYTES = 4096
@@ -89,20 +90,20 @@ def variables(folder: str) -> dict[str, str]:
     """The environment for a job whose folder this is."""
     return {
         SWITCH: "1", FOLDER: folder, "KINETO_CONFIG": os.path.join(folder, _CONFIG), "KINETO_ONDEMAND_TRACE_DIR": folder,
-        "KINETO_LOG_LEVEL": _SILENT,
+        _LOG_LEVEL: _SILENT,
     }  # fmt: skip
 
 
 def added(environ: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
     """(what a job's environment lacks, the folder that was made for it). Nothing where the user has set Kineto up already; a configuration
-    or a log level of the user's own stays."""
+    of the user's own stays. With another log level Kineto would print two lines a second."""
     if SWITCH in environ or FOLDER in environ:
         return {}, None
     try:
         folder = make_folder()
     except UserError:
         return {}, None  # the job is not to fail for a trace that nobody asked for yet
-    return {name: value for name, value in variables(folder).items() if name not in environ}, folder
+    return {name: value for name, value in variables(folder).items() if name not in environ or name == _LOG_LEVEL}, folder
 
 
 def remove(folder: str) -> None:

@@ -257,10 +257,10 @@ def test_a_job_is_found_among_more_sockets_than_a_page_of_the_table_holds(folder
 
 def test_the_folder_of_a_job_lies_where_no_other_user_may_exchange_it(monkeypatch: pytest.MonkeyPatch) -> None:
     open_to_all = tempfile.mkdtemp(prefix="g")
-    taken = os.path.join(open_to_all, f"gputop-{os.geteuid()}")
-    os.mkdir(taken)
-    for path in (open_to_all, taken):
-        os.chmod(path, 0o777)
+    os.chmod(open_to_all, 0o777)
+    for name in ("gputop", f"gputop-{os.geteuid()}"):
+        os.mkdir(taken := os.path.join(open_to_all, name))
+        os.chmod(taken, 0o777)
     monkeypatch.setenv("XDG_RUNTIME_DIR", open_to_all)
     monkeypatch.setattr(tempfile, "tempdir", open_to_all)
     path = environment.make_folder()
@@ -277,13 +277,16 @@ def test_a_configuration_of_the_users_own_stays() -> None:
     more, path = environment.added({"KINETO_LOG_LEVEL": "1", "KINETO_CONFIG": "/etc/mine.conf"})
     assert path is not None
     environment.remove(path)
-    assert more.keys() == environment.variables(path).keys() - {"KINETO_LOG_LEVEL", "KINETO_CONFIG"}
+    assert more.keys() == environment.variables(path).keys() - {"KINETO_CONFIG"}
+    assert more["KINETO_LOG_LEVEL"] != "1", "a job without a daemon prints two lines a second at that level"
 
 
 def test_a_folder_with_something_odd_in_it_is_emptied_of_what_is_ours(folder: str) -> None:
-    os.mkdir(f"{folder}/gputop-trace-1")
+    for number in range(5):
+        os.mkdir(f"{folder}/gputop-trace-{number}")
+        write(Path(folder) / f"gputop-trace-{number}.json", "{}")
     environment.remove(folder)
-    assert os.listdir(folder) == ["gputop-trace-1"]
+    assert {*os.listdir(folder)} == {f"gputop-trace-{number}" for number in range(5)}
 
 
 @pytest.fixture
