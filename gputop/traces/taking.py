@@ -103,6 +103,8 @@ def _begun(pid: int, desks: dict[tuple[int, int], tuple[int, Desk]], mark: str, 
             desks[key] = folder, stack.enter_context(Desk(job, folder))
     except Unavailable as why:
         return Taken(pid, None, 0.0, f"{why.reason}: {why.remedy}" if why.remedy else why.reason)
+    except OSError as error:  # no more descriptors
+        return Taken(pid, None, 0.0, f"process {pid} cannot be asked: {error.strerror}")
     return _Case(job, *desks[key], f"{mark}-{pid}_")
 
 

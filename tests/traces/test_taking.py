@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -104,6 +105,15 @@ def test_a_silent_or_stopped_job_has_a_reason(folder: str, trace: str, tmp_path:
         found = asked([one.pid, two.pid], tmp_path)
     assert "asked for nothing" in str(found[0].error)
     assert "stopped" in str(found[1].error)
+
+
+def test_without_descriptors_there_is_a_reason(folder: str, trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(taking, "Desk", refuses)
+    with job(folder, trace) as one:
+        assert "too many open files" in str(asked([one.pid], tmp_path)[0].error)
 
 
 def test_a_process_without_the_variables_is_refused_with_what_to_do(tmp_path: Path) -> None:
