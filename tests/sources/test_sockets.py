@@ -195,8 +195,8 @@ def test_a_trainer_that_sleeps_in_accept_is_told_to_listen(live: Live) -> None:
 
 def test_the_tables_are_read_twice_for_the_same_sockets(peer: tuple[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    kept = ends._table
-    monkeypatch.setattr(ends, "_table", lambda path, columns, size: read.append(path) or kept(path, columns, size))
+    kept = ends.rows_of_table
+    monkeypatch.setattr(ends, "rows_of_table", lambda path, columns, size: read.append(path) or kept(path, columns, size))
     with told(lambda: socket.create_connection(peer)) as pid:
         asked = SocketUse("/proc/", pid)
         found = [(asked.read(()), len(read)) for _ in range(4)]
@@ -205,7 +205,7 @@ def test_the_tables_are_read_twice_for_the_same_sockets(peer: tuple[str, int], m
 
 
 def test_one_without_sockets_reads_no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ends, "_table", lambda *_: pytest.fail("a table was read"))
+    monkeypatch.setattr(ends, "rows_of_table", lambda *_: pytest.fail("a table was read"))
     with told(lambda: None) as pid:
         assert SocketUse("/proc/", pid).read(()) == "none"
 
