@@ -59,7 +59,7 @@ def find_links(ends: Sequence[WireEnd]) -> list[Link]:
 
 
 def slow_of(links: Sequence[Link]) -> list[Link]:
-    """Those of the links that are about as busy as the busiest one: the others' ranks wait for these."""
+    """Links that are about as busy as the busiest one: the ranks of all others wait for these."""
     return [link for link in links if link.sender.wire.busy >= policy.MOST * links[0].sender.wire.busy]
 
 

@@ -31,7 +31,7 @@ class Names(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Transport(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Means by which a rank's data may reach other ranks: what it has mapped, holds open and was told. What moves is counted elsewhere."""
+    """Means by which a rank's data may reach other ranks: what it maps, holds open and has as variables. Bytes are counted elsewhere."""
 
     library: str = ""  # collective library that it maps: ``nccl`` or ``rccl``; torch maps it whatever its process group uses
     version: str = ""  # of that: ``2.21.5``

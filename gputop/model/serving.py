@@ -1,4 +1,4 @@
-"""What an inference server says of its requests: its own gauges and counters, read once a second from its page of metrics."""
+"""Requests of an inference server: its own gauges and counters, read once a second from its page of metrics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUMS = tuple(f"{name}_us" for name in HISTOGRAMS)
 class Serving(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One model of one engine, as its server's page at ``t_ns`` has it.
 
-    A page has all models of a server: a model that a newer page lacks is served no more. Histograms are upper bound in us -> number of
+    A page has all models of a server: a model that a newer page lacks is no longer served. Histograms are upper bound in us -> number of
     requests (of ``per_token``: of tokens) from the bound before it up to this one.
     """
 
@@ -87,7 +87,7 @@ def quantile_us(older: dict[int, int], newer: dict[int, int], share: float) -> f
 
 class ServingNow(msgspec.Struct, frozen=True, gc=False):
     """One model of one engine now: its newest page, with rates and latencies since a page of some seconds before. Null is what was not
-    measured; ``missing`` says why. A latency's time is that of requests (``per_token``: of tokens) that ended in these seconds."""
+    measured; ``missing`` has the reason. A latency's time is that of requests (``per_token``: of tokens) that ended in these seconds."""
 
     pid: int
     address: str

@@ -1,4 +1,4 @@
-"""RDMA ports (InfiniBand, RoCE, EFA) from /sys/class/infiniband: bytes and packets once a second, the rest more rarely; no root.
+"""RDMA ports (InfiniBand, RoCE, EFA) from /sys/class/infiniband: bytes and packets once a second, the rest more rarely; no root is needed.
 
 A thread reads them, so no beat waits: for each file a driver asks its card, and a card may hang. Drivers name the same counter
 differently, and lack many: `COUNTERS` has the files of each.
@@ -151,7 +151,7 @@ class NicSource:
             frame.host = replace(frame.host or Host(beat.t_ns), rdma=found)
 
     def _watch(self, beat: Beat) -> None:
-        """Tell when a driver stops to answer, and when it does again."""
+        """Report when a driver stops answering, and when it answers again."""
         hangs = bool(self._asked_s) and time.monotonic() - self._asked_s > HANGS_S
         if hangs != self._hangs:
             self._hangs = hangs

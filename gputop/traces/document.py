@@ -40,7 +40,7 @@ class TraceCheck(Struct, frozen=True):
 
 
 class TracedJob(Struct, frozen=True):
-    """One process that was asked. ``reading``: None without a trace, ``error`` says why."""
+    """One process that was asked. ``reading``: None without a trace, ``error`` has the reason."""
 
     pid: Pid
     name: str

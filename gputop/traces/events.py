@@ -1,6 +1,6 @@
 """Events of a Chrome trace, as torch.profiler writes it, one after the other: the file is never in memory as a whole.
 
-What cannot be read is left out, and said so in words; nothing that a file holds raises.
+What cannot be read is left out, and `Events.left_out` has the reason; nothing that a file holds raises.
 """
 
 from __future__ import annotations

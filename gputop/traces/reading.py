@@ -1,4 +1,4 @@
-"""What a trace of torch.profiler says: its dearest kernels, why the GPU was idle, exposed communication, copies, the loader, the optimizer.
+"""Findings in a trace of torch.profiler: dearest kernels, why the GPU was idle, exposed communication, copies, the loader, the optimizer.
 
 Shares are of the trace's time, from its first event to its last. Event names by Kineto: kernels have the category ``kernel``, copies
 ``gpu_memcpy``, calls of CUDA ``cuda_runtime`` and ``cuda_driver``, torch's operators ``cpu_op``, Python's functions ``python_function``.
@@ -55,7 +55,7 @@ class Named(Struct, frozen=True):
 
 
 class Copies(Struct, frozen=True):
-    """Copies of one direction (``HtoD``…) and memory (``pageable``, ``pinned``, ``device``; empty where the trace does not say)."""
+    """Copies of one direction (``HtoD``…) and memory (``pageable``, ``pinned``, ``device``; empty where the trace does not have it)."""
 
     direction: str
     memory: str
@@ -212,7 +212,7 @@ def read(path: str, pid: int = 0) -> TraceReading:
 
 
 def read_file(file: BinaryIO, path: str, pid: int = 0) -> TraceReading:
-    """As `read`, of an open file."""
+    """Read a trace as `read` does, of an open file."""
     source = Events(file)
     kept, first, last, sizes, threads = _take(source)
     if not source.count:

@@ -51,12 +51,12 @@ class Taken(Struct, frozen=True):
 
 
 class _Case:
-    """One job that is asked. ``state`` goes from ``waits`` over ``told`` and ``runs`` to ``ended``."""
+    """One job that is asked. ``state`` goes from ``waits`` over ``answered`` and ``runs`` to ``ended``."""
 
     def __init__(self, job: Job, folder: int, desk: Desk, mark: str) -> None:
         self.job, self.folder, self.desk, self.mark = job, folder, desk, mark
         self.state = "waits"
-        self.told_s = 0.0
+        self.answered_s = 0.0
         self.was_busy = False
         self.tries = 0
         self.result: Taken | None = None
@@ -138,7 +138,7 @@ def _hear(case: _Case, asked: Asked, wanted: Wanted, mark: str, start_unix_ms: i
         file = f"{case.job.folder}/{mark}-{case.job.pid}.json"
         text = config(file, wanted.seconds, 0 if case.tries else start_unix_ms, wanted.with_stack)
         if case.desk.answer(asked, text):
-            case.state, case.told_s = "told", time.monotonic()
+            case.state, case.answered_s = "answered", time.monotonic()
             case.tries += 1
         return
     case.desk.answer(asked)
@@ -167,7 +167,7 @@ def _check(case: _Case, now: float, began_s: float, wanted: Wanted) -> None:
         _end(case, "the process has ended before its trace was whole")
     elif case.state == "waits" and not case.tries and now - began_s > (wanted.timeout_s if case.was_busy else ASKS_WITHIN_S):
         _end(case, "its own torch.profiler is still at work" if case.was_busy else _why_silent(case.job.pid))
-    elif case.told_s and now - case.told_s > wanted.timeout_s + wanted.seconds:
+    elif case.answered_s and now - case.answered_s > wanted.timeout_s + wanted.seconds:
         _end(case, f"no trace within {wanted.timeout_s:g} s: ask for a shorter one, by --seconds")
 
 
@@ -192,7 +192,7 @@ def _result(case: _Case, name_of: Callable[[int], str], took_s: float) -> Taken:
 
 def _end(case: _Case, why: str) -> None:
     case.state = "ended"
-    case.result = Taken(case.job.pid, None, round(time.monotonic() - case.told_s, 2) if case.told_s else 0.0, why)
+    case.result = Taken(case.job.pid, None, round(time.monotonic() - case.answered_s, 2) if case.answered_s else 0.0, why)
 
 
 def _why_silent(pid: int) -> str:

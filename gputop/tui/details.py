@@ -284,7 +284,7 @@ def _numbers(sample: ProcSample, rates: ProcRates | None, board: Board) -> list[
 
 
 def _transport(session: Session, info: ProcInfo, at: int | None) -> list[Line]:
-    """How its data reach other ranks, and what its library was told about that; nothing of what has no peers."""
+    """How its data reach other ranks, and its library's settings for that; nothing for a process without peers."""
     one, facts = info.transport, session.engine.facts
     if one is None:
         return []

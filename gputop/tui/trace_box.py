@@ -16,7 +16,7 @@ SECONDS = 1.0
 
 
 class TraceScreen(Box):
-    """What the traces say, taken in a thread; the files lie in the working directory."""
+    """Findings of the traces, which are taken in a thread; their files lie in the working directory."""
 
     BINDINGS = [
         Binding("r", "take(False)", "take another one"),
@@ -89,7 +89,7 @@ class TraceScreen(Box):
         return f"{self.TITLE}{f': {self._status}' if self._status else ''}"
 
     def lines(self) -> Sequence[Line]:
-        """What the last traces say."""
+        """Lines of the last traces."""
         return self._shown
 
     def action_copy(self) -> None:

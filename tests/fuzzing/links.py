@@ -1,4 +1,4 @@
-"""Files of ranks and of cards: what other users' processes map and were told, and what drivers write into /sys."""
+"""Files of ranks and of cards: what other users' processes map and have as variables, and what drivers write into /sys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank has mapped, holds open and was told: from a made /proc, and of a process of the test's own."""
+"""Means by which a rank may reach others: from a made /proc, and of a process of the test's own."""
 
 from __future__ import annotations
 

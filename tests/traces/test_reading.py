@@ -1,4 +1,4 @@
-"""What a trace says, by traces whose shares are known, and by damaged and hostile ones."""
+"""Findings in traces whose shares are known, and in damaged and hostile ones."""
 
 from __future__ import annotations
 

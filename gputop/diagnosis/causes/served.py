@@ -45,5 +45,5 @@ def requests(server: ServerFacts) -> str:
 
 
 def fixes(server: ServerFacts, switches: Switches) -> tuple[Fix, ...]:
-    """Those of its engine."""
+    """Fixes by the switches of the server's engine, else those of any engine."""
     return switches.get(server.engine, switches[""])

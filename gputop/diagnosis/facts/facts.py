@@ -108,7 +108,7 @@ class GpuFacts(Struct, frozen=True):
 
     @property
     def full_link_bytes_per_s(self) -> float | None:
-        """The same of the link that GPU and slot allow."""
+        """Bytes per second that the widest and newest link that GPU and slot allow carries one way; None if that is unknown."""
         generation, lanes = self.pcie_gen_max or self.best_gen or self.pcie_gen, self.pcie_width_max or self.pcie_width
         return link_bytes_per_s(int(generation or 0), int(lanes or 0))
 

@@ -1,4 +1,4 @@
-"""Whose kernels run on a job's GPU: its own, or those of others, in turn with them (time slices) or beside them (MPS)."""
+"""Kernels on a job's GPU: its own, and those of others, in turn with them (time slices) or beside them (MPS)."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class ServerFacts(Struct, frozen=True):
 
     @property
     def full_front(self) -> ServerPart | None:
-        """That process, if it runs all the time that others let it."""
+        """The value of `front`, if that process runs all the time that others let it."""
         return front if (front := self.front) is not None and front.is_full else None
 
     @property

@@ -203,7 +203,7 @@ def lean_to_delays(leaves: Leaves, owed: float) -> dict[Leaf, float]:
 
 
 class Waiting(NamedTuple):
-    """Who waits for a disk or the network in a job."""
+    """The part of a job that waits for a disk or the network."""
 
     procs: list[ProcFacts]  # the job's own: the workers, or the trainer if it has none or waits longer itself
     pid: int  # whose descriptors show what it waits for

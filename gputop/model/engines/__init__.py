@@ -1,4 +1,4 @@
-"""Inference engines: one file each, which says how its processes are called, where its metrics are, and what they are named.
+"""Inference engines: one file each, which states how its processes are called, where its metrics are, and what they are named.
 
 A new engine is a module with an `ENGINE`, and its word in `NAMES`. Names and metrics are facts of the versions that each file states.
 """

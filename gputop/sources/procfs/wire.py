@@ -55,7 +55,7 @@ _INFO, _ESTABLISHED, _LISTEN = 2, 1 << 1, 1 << 10  # INET_DIAG_INFO (linux/inet_
 _MESSAGE_BYTES, _INODE = 72, 68  # inet_diag_msg
 _MESSAGE_UNREAD = 56  # inet_diag_msg: idiag_rqueue, u32
 _WORDS = struct.Struct("=24xI16xI4xII8xI12xI12xI44xII")
-"""Of tcp_info: unacked, last_data_sent, last_data_recv, last_ack_recv, rtt, advmss, total_retrans, min_rtt, data_segs_in."""
+"""Fields of tcp_info: unacked, last_data_sent, last_data_recv, last_ack_recv, rtt, advmss, total_retrans, min_rtt, data_segs_in."""
 _ACKED, _BUSY = 120, 168  # offsets in it: 2 x u64 each; Linux 4.9 and later
 _INFO_BYTES = 184  # of tcp_info up to rwnd_limited
 _SIOCGIFCONF, _IFREQ_BYTES, _MOST_NAMES = 0x8912, 40, 64  # ioctl: addresses of all interfaces (IPv4); struct ifreq; interfaces

@@ -76,7 +76,7 @@ class ServingSource:
             beat.changed.append(state)
 
     def close(self) -> None:
-        """Ask no more."""
+        """End all asking."""
         for one in self._all():
             one.stop()
 

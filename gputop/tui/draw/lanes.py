@@ -534,7 +534,7 @@ def merge(cells: list[Span]) -> list[Span]:
 
 
 def shaded(spans: list[Span], within: Sequence[tuple[int, int]], axis: Axis) -> list[Span]:
-    """The spans with the cells ``within`` incidents shaded. Incidents begin, grow and end: the cells that are kept know nothing of them."""
+    """The spans with the cells ``within`` incidents shaded. Incidents begin, grow and end, so the cells that are kept are not shaded."""
     if not within:
         return spans
     out: list[Span] = []
