@@ -30,7 +30,7 @@ COMMANDS = {
     "diff": "compare two recordings, before and after a fix",
     "prove": "try a cause: switch it off and on, compare the pace",
     "stacks": "the stacks of stalled processes",
-    "trace": "a torch.profiler trace of a running job, read",
+    "trace": "take a torch.profiler trace of a running job, and read it",
     "run": "start a job that can be asked for traces",
     "env": "the same for scripts and pods: lines for a shell",
     "record": "record to a file, for a time or around a command",

@@ -37,7 +37,10 @@ WIDTH = 84  # columns of a printed explanation: as many as the site has room for
 BESIDE = {"hung-worker": "gputop.diagnosis.hangs", **dict.fromkeys(GROWTHS, "gputop.diagnosis.forecast.growth")}
 """Cause -> module that tells it beside its judge's file."""
 _BOTH, _OF_GPU = "_evidence", "_OF_GPU"  # statements of the growths' module: of both growths, of a GPU's memory alone
-_HOLES = {"pid": "PID", "pids": "PIDS", "pids,": "PIDS", "targets": "PIDS", "cpus": "CPUS", "d": "N", "file": "FILE", "command": "…"}
+_HOLES = {
+    "pid": "PID", "pids": "PIDS", "pids,": "PIDS", "targets": "PIDS", "cpus": "CPUS", "d": "N", "file": "FILE", "command": "…",
+    "own": "NAME",
+}  # fmt: skip
 """Kind of a hole in a template (gputop.findings.sentence) -> what stands for it."""
 _ROOMS = ("gputop.diagnosis", "gputop.diagnosis.facts", "gputop.diagnosis.graph", "gputop.findings")
 

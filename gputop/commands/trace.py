@@ -1,6 +1,6 @@
 """Take a torch.profiler trace of a running job from outside, and check gputop's verdict by it.
 
-Without PID: the trainers that can be asked. A job is asked only if it was started by `gputop run -- COMMAND`, `gputop record -- COMMAND`
+Without PID: the trainers that can be asked. A job can be asked if it was started by `gputop run -- COMMAND` (or `record --`, `watch --`),
 or after `eval "$(gputop env)"`. With --read only a file is read.
 """
 
@@ -25,7 +25,7 @@ EXAMPLES = """examples:
   gputop run -- python train.py                start a job that can be asked
   gputop trace                                 ten steps of each trainer that can be asked
   gputop trace 3821 --seconds 2 --with-stack   which Python lines launch most; stacks cost the job more
-  gputop trace --read trace.json               what a trace says that was taken before
+  gputop trace --read trace.json               read a trace that was taken before
 """
 MOST_ITERATIONS = 1000
 _READERS = ("gputop.traces", *WRITER)
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what the traces say. Returns 1 if one of them could not be taken."""
+    """Print what the traces hold. Returns 1 if one of them could not be taken."""
     from gputop.traces.document import SCHEMA, TracedJob, Traces, lines
 
     if args.read is not None:

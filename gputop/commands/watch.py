@@ -1,4 +1,4 @@
-"""Watch without a screen: what begins, with its fix, and what is over, alerts, and exit code 3 once a job has starved for too long.
+"""Watch without a screen: each incident with its fix as it begins, and its end; alerts; exit code 3 once a job has starved for too long.
 
 With a command it watches only the processes that this starts; the command runs to its end all the same, unless --stop is given.
 """
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if args.stop and not (argv and args.fail_on):
         raise UserError("--stop needs --fail-on and a command", code=2)
     printer = _Printer(args.for_, aside=bool(argv))
-    alerts = alerts_of(args, notify, printer.tell)
+    alerts = alerts_of(args, notify, printer.report)
     assert alerts is not None
     check_metrics(args)
     return_freed_memory()
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
         goes_on = f"nothing is watched any more{'; the command runs on' if argv else ''}"
         judging = Unwatched(None, every_ns=FEED_EVERY_NS, notify=notify, goes_on=goes_on)
-        watching = Watching(judging, alerts, command, printer.tell_starved, severity=args.fail_on, for_s=args.for_, stops=args.stop)
+        watching = Watching(judging, alerts, command, printer.report_starved, severity=args.fail_on, for_s=args.for_, stops=args.stop)
         loop.add(judging, *exporting(args, judging), watching, *alerting(alerts, judging, watching.is_about))
         command.listen()
         loop.begin("watched")
@@ -88,12 +88,12 @@ class _Printer:
         self._stream, self._show = (sys.stderr, show_aside) if aside else (sys.stdout, show)
         self._before = "gputop: " if aside else ""
 
-    def tell(self, alert: Alert) -> None:
+    def report(self, alert: Alert) -> None:
         from gputop.alerts.alert import lines
 
         self._show(lines(alert, self._width, self._now))
 
-    def tell_starved(self, one: Incident) -> None:
+    def report_starved(self, one: Incident) -> None:
         """Print that a job has starved for so long that gputop fails."""
         from gputop.findings import message
 

@@ -24,7 +24,6 @@ from gputop.model.frame import Transport
 from gputop.system.text import ranges
 
 _OFF = ("", "0")  # values that switch a variable of NCCL off
-_CONFIG = "/etc/nccl.conf"
 FEW_SHM_BYTES = 64 << 20  # bytes of /dev/shm that Docker gives a container (its default)
 _LOG = Fix(
     "Have NCCL print which way it takes, and why, at the next start", "export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,P2P", look=True
@@ -144,7 +143,7 @@ def _on_one_host(found: Fallback) -> Iterator[Fix]:
 
 def _unset(name: str, transport: Transport, why: str) -> Fix:
     if name in transport.configured:
-        return Fix(filled("Take {} out of {}: {}", name, _CONFIG, why), filled("sudo sed -i /^{:own}/d /etc/nccl.conf", name))
+        return Fix(filled("Take {} out of /etc/nccl.conf: {}", name, why), filled("sudo sed -i /^{:own}/d /etc/nccl.conf", name))
     return Fix(filled("Unset {}: {}", name, why), filled("unset {:own}", name))
 
 

@@ -56,12 +56,16 @@ def culprits(gpu: GpuFacts) -> tuple[Culprit, ...]:
 def fixes(gpu: GpuFacts, job: WalkedJob, facts: WalkedFacts) -> Iterator[Fix]:
     """Fixes that give the job a GPU of its own, or a larger part of this one."""
     free = [one.index for one in facts.gpus if not one.pids and not one.split and (one.util or 0.0) < policy.LITTLE and not one.gone]
+    neighbour = told(gpu.neighbours[:1])
     if free and len(job.gpus) == 1:
         yield Fix(
             filled("Start it again on GPU {}, on which nothing runs", free[0]), filled("export CUDA_VISIBLE_DEVICES={:d}", free[0])
         )
-    elsewhere = "another GPU" if free else "another host, or at another time"
-    yield Fix(filled("{}ave {} run on {}", "Or h" if free and len(job.gpus) == 1 else "H", told(gpu.neighbours[:1]), elsewhere))
+        yield Fix(filled("Or have {} run on another GPU", neighbour))
+    elif free:
+        yield Fix(filled("Have {} run on another GPU", neighbour))
+    else:
+        yield Fix(filled("Have {} run on another host, or at another time", neighbour))
     if any(one.by_mps for one in gpu.neighbours):
         half = "export CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50"
         yield Fix("Or bound the neighbour's part of the SMs, in its environment when it starts again", half)

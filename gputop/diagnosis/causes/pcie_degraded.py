@@ -3,7 +3,7 @@
 Costs: a link that was trained down, by dust, a bent riser or a BIOS setting, carries a half or a sixteenth of the bytes, without any Xid.
 Seen: row copy x narrow: of the time in copies (h2d-transfer) the part in which the bytes occupy the link, less what they would need on the
 full link (`gpuside.narrowed`). Lanes count at any time, the generation only by its best reading of the last half minute: it falls while a
-link rests. Packets that the link sent again (replays) are told beside it.
+link rests. Packets that the link sent again (replays) are shown beside it.
 Abstains: hardly any copies, or copies that delay nobody; a link that is all that GPU and slot allow; copies that go over C2C (Grace).
 """
 
@@ -47,7 +47,7 @@ def told(gpu: GpuFacts) -> str:
 
 def _fixes(gpu: GpuFacts) -> Iterator[Fix]:
     if int(gpu.pcie_width or 0) < int(gpu.pcie_width_max or 0):
-        yield Fix(filled("{}: seat the card again, in another slot, without a riser; a reset or reboot trains its link anew", told(gpu)))
+        yield Fix(filled("Seat the card again, in another slot, without a riser ({}); a reset or reboot trains its link anew", told(gpu)))
     else:
         yield Fix("Set the slot's PCIe speed to automatic in the BIOS, and update it; a reboot trains the link anew")
     if (gpu.pcie_replays_per_s or 0.0) >= policy.RESENT_PER_S:

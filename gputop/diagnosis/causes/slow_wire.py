@@ -32,7 +32,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
         percent("wire_busy_pct", used.busy, filled("of the time {} had data on the wire that the other end had not yet got", used.name)),
         Evidence("wire_sent_bytes_per_s", round(rate), "B/s", filled("sent by it to other ranks by {}", used.interface)),
         Evidence("wire_step_bytes", None if step_bytes is None else round(step_bytes), "B", "sent in each step"),
-        Evidence("wire_allreduce_bytes", summed, "B", filled("is what {:d} ranks sum in a step, if by all-reduces round a ring", ranks)),
+        Evidence("wire_allreduce_bytes", summed, "B", filled("summed over {:d} ranks in a step, if they all-reduce round a ring", ranks)),
         Evidence("wire_rtt_ms", None if used.rtt_us is None else round(used.rtt_us / 1000, 2), "ms", "round trip of that connection"),
         Evidence("wire_retrans_per_s", round(used.retrans_per_s, 1), "/s", "TCP segments sent again"),
     )

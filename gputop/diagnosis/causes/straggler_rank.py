@@ -76,8 +76,8 @@ def _tell_of_stage(job: WalkedJob, stage: int, facts: WalkedFacts, evidence: tup
         stage + 1, stages, "rank" if len(slow) == 1 else "ranks", numbers,
     )  # fmt: skip
     fixes = (
-        Fix(filled("Give stage {:d} fewer layers: the first one has the embedding besides, the last one the head and the loss", stage + 1)),
-        Fix("Or cut the pipeline in more, smaller parts by turns (interleaved stages)"),
+        Fix(filled("Give stage {:d} fewer layers: the first stage also has the embedding, the last one the head and the loss", stage + 1)),
+        Fix("Or cut the pipeline into more, smaller parts that take turns (interleaved stages)"),
     )
     waiting = tuple(one.trainer.pid for one in family if one not in slow)
     return Finding(detail, evidence, fixes, (), waiting)
