@@ -17,6 +17,7 @@ from gputop.system.text import clean, from_shell
 
 EXAMPLES = """examples:
   gputop report run.gputop                            all that it holds
+  gputop report run.gputop --to md                    Markdown, for a chat or a merge request
   gputop report --since yesterday --until today       of the recorder's folder, /var/lib/gputop
   gputop report /data/recordings --since 7d --price 3.5/h
   gputop report --since 2026-11-20 --until 2026-11-27 --price 3.5EUR/h --to html -o week.html
