@@ -188,9 +188,10 @@ def test_rates_are_of_all_threads_or_by_their_name_the_main_ones() -> None:
 
     many, one = shown(4), shown(1)
     assert (many["switches_per_s"], many["main_switches_per_s"], many["main_invol_per_s"]) == (None, 73.0, 3.0)
-    assert many["missing"]["switches_per_s"].startswith("only trainers, workers and processes that feed them are read thread by thread: only eBPF counts")
+    few = "only trainers, workers and processes that feed them are read thread by thread"
+    assert many["missing"]["switches_per_s"].startswith(f"{few}: only eBPF counts")
     assert (one["switches_per_s"], one["invol_per_s"]) == (73.0, 3.0)
-    assert (many["runq_pct"], many["missing"]["runq_pct"]) == (None, "only trainers, workers and processes that feed them are read thread by thread")
+    assert (many["runq_pct"], many["missing"]["runq_pct"]) == (None, few)
     assert (many["run_delay_ns"], one["runq_pct"]) == (10**8, 10.0)
 
 
