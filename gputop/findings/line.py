@@ -57,7 +57,9 @@ def line_of(board: Board, verdict: Verdict) -> StatusLine:
     busy = "no GPU" if not board.gpus else f"{gpus} {'?' if mean is None else f'{mean}%'}"
     kind, steps = kind_of(verdict.symptom, verdict.severity), verdict.step
     pace: tuple[str, ...] = () if steps is None else (f"{steps.per_s:.3g} steps/s",)
-    pace = pace if verdict.requests is None else (f"{verdict.requests.tokens_per_s:.3g} tokens/s", f"{verdict.requests.waiting} waiting")
+    if (requests := verdict.requests) is not None:
+        told = ((requests.tokens_per_s, "{:.3g} tokens/s"), (requests.waiting, "{} waiting"))
+        pace = tuple(form.format(number) for number, form in told if number is not None)
     if kind in MARKS:
         words = {LOOKS: (LOOKS,), IDLE: (IDLE,)}.get(kind, () if verdict.cause == "none" else (verdict.cause,))
         return StatusLine(kind, (*words, busy, *pace), _tooltip(verdict.headline, verdict.detail, verdict.fixes), mean)

@@ -47,6 +47,9 @@ SAVED_BYTES_PER_S = 50e6  # B/s that a trainer writes which saves its weights no
 # small-kernels
 LAUNCH_COST_S, LIGHT_COST_S = 25e-6, 200e-6  # s that a launch takes (H200, with PyTorch's part), and with what is done for light kernels
 
+# kv-full
+PUSHED_PER_MIN = 30  # requests a minute that lose their memory, from which it was full, whatever is free at the moment (guess)
+
 # slow-wire, pcie-degraded
 RESENT_PER_S = 10.0  # TCP segments, or packets of a PCIe link, sent again a second that are worth reporting (guess: sound ones: hardly any)
 
@@ -83,6 +86,7 @@ SLOW_CLOCK = 0.85  # of the highest SM clock, under which it is held down; boost
 STALE_NS = 3_000_000_000  # ns since a GPU was read, a process born or the first look, after which that is out of date
 STEADY_NS = 1_000_000_000  # ns that a GPU works or rests, or that workers work alone: that is steady; less is a step or a blink (guess)
 READING_NS = 1_000_000_000  # ns that NVML's utilization may cover, and without a reading, after which the GPU's state is unknown
+GENERATIONS_NS = 30_000_000_000  # ns in which a PCIe link that is used reaches its generation; at rest it is lowered to save power
 RATES_NS = 9_000_000_000  # ns for which the driver's PCIe rates, of 20 ms each and two seconds apart, are looked at together
 LAUNCH_S = 4e-6  # s of CPU that a launch takes, about, where it is not counted but its share of the time is known
 BURST_SPAN_NS = 200_000_000  # ns of a burst of launches, at most: launches before the first look do not count

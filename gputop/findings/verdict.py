@@ -172,9 +172,9 @@ class Step(Struct, frozen=True):
 class Requests(Struct, frozen=True):
     """Requests of an inference server, by its own metrics: what it has in place of steps."""
 
-    running: Count
-    waiting: Count
-    tokens_per_s: PerSecond  # generated
+    running: Count | None  # null here and below: its page has no such metric
+    waiting: Count | None
+    tokens_per_s: PerSecond | None  # generated
     first_token_p50_s: Seconds | None = None
     first_token_p99_s: Seconds | None = None
     kv_used_pct: Percent | None = None
@@ -182,7 +182,10 @@ class Requests(Struct, frozen=True):
     def told(self) -> str:
         """``4 requests run, 20 wait; 312 tokens/s; first token 0.25 s (p99 0.9 s); KV memory 42 %``"""
         first, late = self.first_token_p50_s, self.first_token_p99_s
-        parts = [f"{self.running} requests run, {self.waiting} wait", f"{self.tokens_per_s:.0f} tokens/s"]
+        run = "" if self.running is None else f"{self.running} requests run"
+        wait = "" if self.waiting is None else f"{self.waiting} {'' if run else 'requests '}wait"
+        parts = [", ".join(filter(None, (run, wait)))]
+        parts += [] if self.tokens_per_s is None else [f"{self.tokens_per_s:.0f} tokens/s"]
         parts += [f"first token {figure(first, 2)} s (p99 {figure(late, 2)} s)"] if first is not None and late is not None else []
         return "; ".join([*parts, *([] if self.kv_used_pct is None else [f"KV memory {self.kv_used_pct:.0f} %"])])
 

@@ -23,7 +23,9 @@ _SWITCHES: Switches = {
         Fix("Schedule the next pass during this one (vLLM from 0.10 on; newer ones do so anyway)", "vllm serve MODEL --async-scheduling"),
         _LESS,
     ),
-    "sglang": (Fix("Leave out --disable-overlap-schedule: then the next pass is scheduled during this one"), _LESS),
+    "sglang": (
+        Fix("If it was started with --disable-overlap-schedule, leave that out: then the next pass is scheduled during this one"), _LESS,
+    ),
     "": (Fix("Let the engine prepare the next pass during this one, by its own switch; give it a core of its own"), _LESS),
 }
 

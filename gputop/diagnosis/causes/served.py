@@ -28,10 +28,11 @@ def evidence(server: ServerFacts) -> tuple[Evidence, ...]:
     if server.is_slow:
         return ()
     used = None if server.kv_used is None else round(100 * server.kv_used, 1)
+    tokens = None if server.tokens_per_s is None else round(server.tokens_per_s, 1)
     return (
         Evidence("requests_waiting", server.waiting, "", "requests in the server's queue"),
         Evidence("requests_running", server.running, "", "requests that it works on"),
-        Evidence("generated_tokens_per_s", round(server.tokens_per_s, 1), "/s", "tokens generated"),
+        Evidence("generated_tokens_per_s", tokens, "/s", "tokens generated"),
         Evidence("kv_used_pct", used, "%", "of the memory for keys and values in use"),
         Evidence("first_token_p99_s", server.first_token_p99_s, "s", "99th percentile of the time to the first token"),
     )
@@ -41,7 +42,10 @@ def requests(server: ServerFacts) -> str:
     """``23 requests wait, 4 run``"""
     if server.is_slow:
         return filled("it has no time to answer with its metrics, which took longer than {:.1f} s", PAGE_S)
-    return filled("{:d} requests wait, {:d} run", server.waiting, server.running)
+    waiting, running = server.waiting, server.running
+    if waiting is None or running is None:  # Triton's page has those that wait; without a page this is of the window before
+        return filled("its requests are not known") if waiting is None else filled("{:d} requests wait", waiting)
+    return filled("{:d} requests wait, {:d} run", waiting, running)
 
 
 def fixes(server: ServerFacts, switches: Switches) -> tuple[Fix, ...]:

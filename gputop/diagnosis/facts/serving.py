@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from msgspec import Struct
 
@@ -14,7 +14,6 @@ from gputop.model.engines import DETOKENIZER, FRONT, SCHEDULER, TOKENIZER, Famil
 from gputop.model.roles import program_name
 from gputop.model.serving import NOT_LISTENING, TOO_SLOW, ServingNow, ServingTracks
 
-PUSHED_PER_MIN = 30  # requests a minute that lose their memory, from which it was full, whatever is free at the moment (guess)
 _BEFORE_GPU = (FRONT, TOKENIZER, DETOKENIZER)  # parts through which each request and answer goes
 
 
@@ -39,12 +38,12 @@ class ServerFacts(Struct, frozen=True):
     engine: str  # word of `gputop.model.engines`
     title: str
     parts: tuple[ServerPart, ...]
-    running: int = 0  # requests
-    waiting: int = 0
+    running: int | None = None  # requests; None: its page has no such metric
+    waiting: int | None = None
     kv_used: float | None = None  # share of the memory for keys and values
     preemptions_per_s: float = 0.0
     finished_per_s: float = 0.0
-    tokens_per_s: float = 0.0  # generated
+    tokens_per_s: float | None = None  # generated; None: its page has no such metric, or came once
     queued_p50_s: float | None = None
     first_token_p50_s: float | None = None
     first_token_p99_s: float | None = None
@@ -56,7 +55,7 @@ class ServerFacts(Struct, frozen=True):
     def is_asked(self) -> bool:
         """True if it has requests, or had some in the last seconds; also if the process that takes them is so busy that it does not answer
         with its metrics, which goes the same way."""
-        has = self.running + self.waiting > 0 or self.finished_per_s > 0.0 or self.tokens_per_s > 0.0
+        has = any((number or 0) > 0 for number in (self.running, self.waiting, self.finished_per_s, self.tokens_per_s))
         return has or (self.is_slow and self.full_front is not None)
 
     @property
@@ -65,7 +64,8 @@ class ServerFacts(Struct, frozen=True):
         if self.is_slow or self.is_loading:
             return None
         used = None if self.kv_used is None else round(100 * self.kv_used, 1)
-        return Requests(self.running, self.waiting, round(self.tokens_per_s, 1), self.first_token_p50_s, self.first_token_p99_s, used)
+        tokens = None if self.tokens_per_s is None else round(self.tokens_per_s, 1)
+        return Requests(self.running, self.waiting, tokens, self.first_token_p50_s, self.first_token_p99_s, used)
 
     @property
     def front(self) -> ServerPart | None:
@@ -84,16 +84,18 @@ class ServerFacts(Struct, frozen=True):
 
     @property
     def rests(self) -> bool:
-        """True if nobody asks it: it has no requests, and no process is at work on some that its metrics do not have yet."""
-        return not (self.is_asked or self.is_slow or self.is_loading) and (self.front is None or self.front.cores < policy.HALF)
+        """True if nobody asks it: it has no requests, and no process is at work on some that its metrics do not have yet. Without a metric
+        of the requests that run, this is not known."""
+        known = self.running is not None and not (self.is_asked or self.is_slow or self.is_loading)
+        return known and (self.front is None or self.front.cores < policy.HALF)
 
     @property
     def lacks_memory(self) -> bool:
         """True if requests wait for memory for keys and values, or lose theirs."""
-        if 60 * self.preemptions_per_s >= PUSHED_PER_MIN:
+        if 60 * self.preemptions_per_s >= policy.PUSHED_PER_MIN:
             return True  # whatever is free just now: each that is pushed out frees some
         used = self.kv_used or 0.0
-        return used >= policy.NEARLY_ALL and (self.preemptions_per_s > 0.0 or (self.waiting > 0 and used >= 1.0 - policy.LITTLE))
+        return used >= policy.NEARLY_ALL and (self.preemptions_per_s > 0.0 or ((self.waiting or 0) > 0 and used >= 1.0 - policy.LITTLE))
 
 
 class Servers:
@@ -124,7 +126,7 @@ class Servers:
         """All servers, those of no job, too."""
         return self._pages.now()
 
-    def of_jobs(self, board: Board, trainers: Iterable[int]) -> dict[int, ServerFacts]:
+    def of_jobs(self, board: Board, trainers: Collection[int]) -> dict[int, ServerFacts]:
         """Trainer -> the server of its engine, as far as its page is read."""
         if not self._families:
             return {}
@@ -132,27 +134,30 @@ class Servers:
         for one in self._pages.now():
             if one.running is not None or one.waiting is not None or one.missing["running"] in (TOO_SLOW, NOT_LISTENING):
                 pages.setdefault(one.pid, []).append(one)
-        found = {top: self._of_family(family, pages[top], board) for top, family in self._families.items() if top in pages}
+        found = {top: self._of_family(family, pages[top], board, trainers) for top, family in self._families.items() if top in pages}
         return {pid: found[top] for pid in trainers for top, family in self._families.items() if pid in family.parts and top in found}
 
-    def _of_family(self, family: Family, pages: list[ServingNow], board: Board) -> ServerFacts:
-        def total(name: str) -> float:
-            return sum(getattr(one, name) or 0 for one in pages)
+    def _of_family(self, family: Family, pages: list[ServingNow], board: Board, trainers: Collection[int]) -> ServerFacts:
+        def total(name: str) -> float | None:
+            known = [value for one in pages if (value := getattr(one, name)) is not None]
+            return sum(known) if known else None
 
         def worst(name: str) -> float | None:
             return max((value for one in pages if (value := getattr(one, name)) is not None), default=None)
 
         parts = [
             ServerPart(pid, program_name(board.infos[pid]), part, *self._shares(pid))
-            for pid, part in family.parts.items() if part and pid in board.infos
+            for pid, part in family.parts.items()
+            if part and pid in board.infos and not (part in _BEFORE_GPU and pid in trainers)  # one process does it all, as llama.cpp's
         ]  # fmt: skip
-        used = worst("kv_used_pct")
+        used, running, waiting = worst("kv_used_pct"), total("running"), total("waiting")
         return ServerFacts(
-            family.engine.name, family.engine.title, tuple(parts), running=int(total("running")), waiting=int(total("waiting")),
-            kv_used=None if used is None else used / 100, preemptions_per_s=total("preemptions_per_s"),
-            finished_per_s=total("finished_per_s"), tokens_per_s=total("generated_tokens_per_s"), queued_p50_s=worst("queued_p50_s"),
+            family.engine.name, family.engine.title, tuple(parts), running=None if running is None else int(running),
+            waiting=None if waiting is None else int(waiting), kv_used=None if used is None else used / 100,
+            preemptions_per_s=total("preemptions_per_s") or 0.0, finished_per_s=total("finished_per_s") or 0.0,
+            tokens_per_s=total("generated_tokens_per_s"), queued_p50_s=worst("queued_p50_s"),
             first_token_p50_s=worst("first_token_p50_s"), first_token_p99_s=worst("first_token_p99_s"),
-            steps_per_s=total("steps_per_s"), is_loading=all(one.missing.get("running") == NOT_LISTENING for one in pages),
+            steps_per_s=total("steps_per_s") or 0.0, is_loading=all(one.missing.get("running") == NOT_LISTENING for one in pages),
             is_slow=all(one.missing.get("running") == TOO_SLOW for one in pages),
         )  # fmt: skip
 

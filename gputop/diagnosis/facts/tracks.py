@@ -27,7 +27,6 @@ from gputop.model.roles import Role
 from gputop.model.syscalls import syscall_numbers
 
 LATEST_RATES = 4  # PCIe rates that are kept
-GENERATIONS_NS = 30_000_000_000  # ns in which a PCIe link that is used reaches its generation; at rest it is lowered to save power
 SLOWED = {
     "power cap": "slowed_power_ns", "sync boost": "slowed_sync_boost_ns", "heat": "slowed_heat_ns", "heat (HW)": "slowed_hw_heat_ns",
     "power brake": "slowed_brake_ns",
@@ -390,7 +389,7 @@ class GpuTrack:
             read_ns, number = gpu.read_ns.get(name, 0), gpu.number(name)
             if number is not None and (not kept or kept[-1][0] < read_ns):
                 kept.append((read_ns, number))
-        while len(self.generations) > 1 and self.generations[0][0] <= self.generations[-1][0] - GENERATIONS_NS:
+        while len(self.generations) > 1 and self.generations[0][0] <= self.generations[-1][0] - policy.GENERATIONS_NS:
             self.generations.popleft()
 
     def _push_slowed(self, gpu: GpuBoard) -> None:

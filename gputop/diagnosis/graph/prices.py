@@ -176,7 +176,9 @@ def _of_server(walk: Walk) -> Iterator[Price]:
         yield Price(Leaf("front", "server"), inf, _ASKED.__contains__)
     elif (core := server.scheduler) is not None and core.pid != walk.trainer.pid and server.running and core.is_full:
         yield Price(Leaf("schedule", "engine"), inf, _ASKED.__contains__)  # of several GPUs: a worker waits for the next batch
-    yield Price(Leaf("schedule", "engine"), inf, {"main.computing"}.__contains__)
+    computing = sum(share for pool, share, _ in walk.parts if pool == "main.computing")
+    for_gpu = gpuside.launches(walk.job) + gpuside.turns(walk.job)  # what these take of it has prices of its own
+    yield Price(Leaf("schedule", "engine"), computing - for_gpu, {"main.computing"}.__contains__)
 
 
 _PRICES = (_of_server, _on_wire, _other_rank, _unanswered, _born, _paused, _updates, _turns, _copies, _launches)

@@ -16,7 +16,7 @@ from tests.unit.diagnosis.causes_serving import (
     tokenizer_of_its_own,
     vllm,
 )
-from tests.unit.diagnosis.scene import EPOLL, ON_CPU, POLL_SOCKET, Proc, Scene
+from tests.unit.diagnosis.scene import EPOLL, FUTEX, ON_CPU, POLL_SOCKET, Proc, Scene
 
 OF_SERVERS = ("frontend-bound", "scheduler-bound", "kv-full")
 NOBODY = {"running": 0, "waiting": 0, "generated_tokens": 0.0, "finished": 0.0}
@@ -58,6 +58,17 @@ def test_a_process_that_is_none_of_its_own_is_not_the_front() -> None:
     assert verdict(scene)[1] != "frontend-bound"
 
 
+def test_a_server_of_one_process_does_not_wait_for_itself() -> None:
+    """llama.cpp's takes requests and computes: its threads at work are no process of their own."""
+    scene = vllm(30.0, 0.0, 0.05, FUTEX)
+    scene.drop(TOP).procs[CORE].threads, scene.procs[CORE].thread_looks = {110: (0.97, 0.0)}, [ON_CPU]
+    scene.procs[CORE].comm, scene.procs[CORE].cmdline, scene.server["pid"] = "llama-server", ["/opt/llama-server"], CORE
+    scene.procs[CORE].info = {"uses_cuda": True, "libs": [], "exe": "/opt/llama-server", "sockets": "listening"}
+    assert verdict(scene)[1] not in ("frontend-bound", "none")
+    assert scene.engine.facts is not None
+    assert scene.engine.facts.servers[CORE].front is None
+
+
 def test_memory_that_is_full_without_a_queue_is_a_cache() -> None:
     scene = no_room_for_keys_and_values()
     scene.server |= {"waiting": 0, "preemptions": 0.0}
@@ -75,6 +86,27 @@ def test_without_a_page_the_causes_of_any_program_remain(make) -> None:
     scene = make()
     scene.server = {}
     assert verdict(scene)[1] not in (*OF_SERVERS, "none")
+
+
+def test_an_engine_whose_launches_take_the_time_has_small_kernels() -> None:
+    causes = {}
+    for per_s in (30_000.0, 1000.0):
+        scene = busy_scheduler()
+        scene.probed, scene.launches, scene.calls = True, {CORE: per_s}, {(CORE, "cuStreamSynchronize"): (40, 0.02, 0)}
+        causes[per_s] = verdict(scene)[1]
+    assert causes == {30_000.0: "small-kernels", 1000.0: "scheduler-bound"}
+
+
+def test_a_page_without_the_requests_that_run_shows_no_rest() -> None:
+    """Triton's: one that computes for a while has none in its queue, and none that ends."""
+    scene = vllm(0.0, 0.02, 0.05, POLL_SOCKET)
+    scene.server = {"pid": TOP, "waiting": 0, "finished": 0.0}
+    facts = scene.play(6).engine.facts
+    assert facts is not None
+    server = facts.servers[CORE]
+    assert (server.rests, server.running, server.tokens_per_s) == (False, None, None)
+    assert server.requests is not None
+    assert server.requests.told() == "0 requests wait"
 
 
 def test_fixes_fit_the_engine_and_never_name_loaders() -> None:
