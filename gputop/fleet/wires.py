@@ -53,7 +53,8 @@ def find_links(ends: Sequence[WireEnd]) -> list[Link]:
     by_address = {_address(end.wire.own): end for end in ends if len(hosts[_address(end.wire.own)]) == 1}
     links = list[Link]()
     for end in ends:
-        receiver = by_ends.get((end.wire.peer, end.wire.own)) or by_address.get(_address(end.wire.peer))
+        peer = end.wire.peer  # empty: a node's gputop, or its recording, has no addresses
+        receiver = (by_ends.get((peer, end.wire.own)) or by_address.get(_address(peer))) if peer else None
         links.append(Link(end, receiver if receiver is not end else None))
     return sorted(links, key=lambda link: (-link.sender.wire.busy, link.sender.rank))
 

@@ -198,6 +198,12 @@ def test_a_connection_is_paired_by_both_its_ends_and_an_address_of_two_nodes_is_
     assert link.receiver.host == "b"
 
 
+def test_connections_without_addresses_are_no_pair() -> None:
+    [link] = only([sight("a", wired(0, 0.6, "", "")), sight("b", wired(1, 0.1, "", ""))]).links
+    assert link.receiver is None
+    assert link.words == "a (eth0) → an unknown address"
+
+
 # who is not seen
 
 

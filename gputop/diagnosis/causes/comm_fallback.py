@@ -44,7 +44,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
         percent("wire_busy_pct", used.busy, filled("of the time {} had data on the wire that the other end had not yet got", used.name)),
         Evidence("wire_sent_bytes_per_s", round(used.sent_bytes_per_s), "B/s", filled("sent by it to other ranks by {}", used.interface)),
         *(() if port is None else _of_port(port)),
-        Evidence("nvlink_bytes_per_s", 0.0 if found.better == NVLINK else None, "B/s", "carried by NVLink between its GPUs"),
+        _nvlink(job, found),
         Evidence("rdma_devices_open", None if "devices" in transport.missing else float(len(transport.devices)), "",
                  "RDMA devices that the rank has open"),
         Evidence("nccl_shm_mappings", None if "shm" in transport.missing else float(transport.shm), "",
@@ -61,11 +61,16 @@ def _tell_shared(job: WalkedJob, found: Fallback) -> Finding:
     detail = filled("{} through the host's memory, {:.0f} MB/s over PCIe, while {}", talk, rate / 1e6, _idle(found))
     evidence = (
         Evidence("pcie_bytes_per_s", round(rate), "B/s", "over PCIe, to its GPUs and back"),
-        Evidence("nvlink_bytes_per_s", 0.0, "B/s", "carried by NVLink between its GPUs"),
+        _nvlink(job, found),
         Evidence("nccl_shm_mappings", float(transport.shm), "", "memory of NCCL that it shares with other ranks (/dev/shm/nccl-*)"),
     )
     looks = (_LOG, Fix("See which GPUs may read each other's memory", "nvidia-smi topo -p2p r", look=True))
     return Finding(detail + _version(transport), evidence, (*_on_one_host(found), *looks), victims=tuple(sorted(job.ranks.kin)))
+
+
+def _nvlink(job: WalkedJob, found: Fallback) -> Evidence:
+    carried = sum(gpu.nvlink_bytes_per_s or 0.0 for gpu in job.gpus)
+    return Evidence("nvlink_bytes_per_s", round(carried) if found.better == NVLINK else None, "B/s", "carried by NVLink between its GPUs")
 
 
 def _version(transport: Transport) -> str:

@@ -73,7 +73,7 @@ def fallback(job: JobFacts, facts: Facts) -> Fallback | None:
         return Fallback(None, NVLINK, transport, None, numbers, sum(gpu.pcie_bytes_per_s or 0.0 for gpu in job.gpus)) if passes else None
     if used is None:
         return None
-    if 1 < ranks(job) <= len(kin):  # all ranks are here: no card is needed
+    if _stays_here(used) or 1 < ranks(job) <= len(kin):  # to a rank on this host: no card is needed
         return Fallback(used, better, transport, None, numbers) if better else None
     port = max(filter(lambda one: _is_idle(one, used, facts), facts.host.ports), key=lambda one: one.line_bytes_per_s or 0.0, default=None)
     return Fallback(used, RDMA, transport, port, numbers) if port is not None else None
@@ -92,6 +92,12 @@ def _beside(gpus: Sequence[GpuFacts]) -> str:
     if len({gpu.index for gpu in gpus}) < 2 or any((rate or 0.0) >= policy.MOVED_BYTES_PER_S for rate in rates):
         return ""
     return SHM if None in rates else NVLINK
+
+
+def _stays_here(used: WireUse) -> bool:
+    """True if the busiest connection has both of its ends on this host: its two addresses are one."""
+    own, peer = (end.rpartition(":")[0] for end in (used.own, used.peer))
+    return bool(own) and own == peer
 
 
 def _is_idle(port: PortUse, used: WireUse, facts: Facts) -> bool:

@@ -97,6 +97,8 @@ class Proc:
     """Of a feeder: share of the time in which data keep arriving at its connections."""
     interface: str = "eth0"
     """The network interface of that."""
+    ends: tuple[str, str] | None = None
+    """Own address and port of that, and those of its other end."""
 
 
 @dataclass
@@ -266,15 +268,17 @@ class Scene:
         )  # fmt: skip
 
     def _wire(self, proc: Proc, dt: float) -> dict:
+        arriving = {}
         if proc.arriving is not None:
-            return {"wire_arriving_ns": self._add((proc.pid, "arriving"), 1e9 * dt * proc.arriving)}
+            arriving = {"wire_arriving_ns": self._add((proc.pid, "arriving"), 1e9 * dt * proc.arriving)}
         if proc.wire is None:
-            return {}
+            return arriving
         busy, *moved = proc.wire
         sent, received = (self._add((proc.pid, name), 1e6 * dt * rate) for name, rate in zip(("sent", "received"), moved, strict=True))
         return {
             "wire_busy_ns": self._add((proc.pid, "wire"), 1e9 * dt * busy), "wire_sent_bytes": sent, "wire_received_bytes": received,
-            "wire_retrans": 0, "wire_rtt_us": 60_000, "wire_interface": proc.interface,
+            "wire_retrans": 0, "wire_rtt_us": 60_000, "wire_interface": proc.interface, **arriving,
+            **(dict(zip(("wire_own", "wire_peer"), proc.ends, strict=True)) if proc.ends else {}),
         }  # fmt: skip
 
     def _host(self, dt: float) -> Host:

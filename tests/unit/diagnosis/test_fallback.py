@@ -68,6 +68,17 @@ def test_shared_memory_is_no_fallback_where_nvlink_moves_or_nothing_does(moved: 
     assert through_the_hosts_memory(*moved).play(6).engine.verdict.cause != "comm-fallback"
 
 
+@pytest.mark.parametrize(("nvlink", "cause"), [(None, "comm-fallback"), (900.0, "slow-wire")])
+def test_a_connection_within_the_host_needs_no_card(nvlink: float | None, cause: str) -> None:
+    scene = fallen_back(variables={"NCCL_IB_DISABLE": "1"})
+    for proc, gpu in zip(scene.procs.values(), scene.gpus.values(), strict=True):
+        proc.ends = ("10.0.0.1:29500", "10.0.0.1:40122")
+        gpu |= {} if nvlink is None else {"nvlink_mb_per_s": nvlink}
+    verdict = scene.play(6).engine.verdict
+    assert verdict.cause == cause
+    assert "mlx5" not in verdict.detail
+
+
 def test_a_faster_network_interface_is_a_fix_too() -> None:
     scene = fallen_back(variables={"NCCL_IB_DISABLE": "1"})
     scene.nics = [Nic("eth0", True, 1000), Nic("eth1", True, 100_000)]
