@@ -55,7 +55,8 @@ def culprits(gpu: GpuFacts) -> tuple[Culprit, ...]:
 
 def fixes(gpu: GpuFacts, job: WalkedJob, facts: WalkedFacts) -> Iterator[Fix]:
     """Fixes that give the job a GPU of its own, or a larger part of this one."""
-    free = [one.index for one in facts.gpus if not one.pids and not one.split and (one.util or 0.0) < policy.LITTLE and not one.gone]
+    rest = [one for one in facts.gpus if one.util is not None and one.util < policy.LITTLE and not one.split and not one.gone]
+    free = [one.index for one in rest if not one.pids]
     neighbour = told(gpu.neighbours[:1])
     if free and len(job.gpus) == 1:
         yield Fix(

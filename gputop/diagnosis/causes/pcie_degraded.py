@@ -22,7 +22,9 @@ from gputop.findings.verdict import Evidence, Fix
 
 
 def _tell(job: WalkedJob, _facts: WalkedFacts) -> Finding:
-    gpu = narrowest(job) or job.gpus[0]
+    gpu = narrowest(job)
+    if gpu is None:  # it was narrow in the window before
+        return Finding(filled("its GPU's PCIe link was narrower than it can be; {}", spent(job)), (), (), (), (job.trainer.pid,))
     link, full = gpu.link_bytes_per_s or 0.0, gpu.full_link_bytes_per_s or 0.0
     evidence = (
         Evidence("pcie_lanes", gpu.pcie_width, "", filled("PCIe lanes of GPU {}, of {:.0f}", gpu.index, gpu.pcie_width_max or 0)),

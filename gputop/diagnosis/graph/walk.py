@@ -103,7 +103,7 @@ def _of_gpu(job: WalkedJob, kind: str) -> tuple[PathStep, ...]:
 
 def _neighbour(gpu: GpuFacts) -> str:
     """Words for the process that runs most on a GPU besides the job's own."""
-    return f"kernels of {who(gpu.neighbours[0].pid, gpu.neighbours[0].name)}" if gpu.neighbours else "others' kernels"
+    return f"kernels of {who(gpu.neighbours[0].pid, clean(gpu.neighbours[0].name))}" if gpu.neighbours else "others' kernels"
 
 
 def _in_calls(job: WalkedJob, resource: str, trail: Trail) -> PathStep:

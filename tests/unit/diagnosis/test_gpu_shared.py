@@ -92,6 +92,12 @@ def test_a_free_gpu_is_offered_first() -> None:
     assert not any("VISIBLE" in fix.command for fix in judged(scene).fixes)
 
 
+def test_a_gpu_of_which_nothing_is_known_is_not_offered() -> None:
+    scene = gpu_by_turns()
+    scene.gpus[1] = {"power_limit_w": 400.0}
+    assert not any("VISIBLE" in fix.command for fix in judged(scene).fixes)
+
+
 def test_the_late_rank_of_a_shared_gpu_has_its_neighbour_named() -> None:
     scene = straggling_gpu()
     scene.gpus[1] |= {"pids": [200, 900], "ran": {200: 50.0, 900: 49.0}}
