@@ -208,7 +208,8 @@ class Seen:
         return any(one.paced is None for one in self.job.members) and waits_for_others(self.job) >= policy.MOST
 
     def keeps_pace(self) -> bool:
-        """True if the main thread has the input as fast as it comes: its source delivers by a clock, and no sooner for anything here."""
+        """True if the main thread has the input as fast as it comes: its source delivers by a clock, or is sent it by others unasked, and
+        no sooner for anything here."""
         return not self.job.host_only and self.job.pools.get(f"main.{PACED}", 0.0) >= policy.MOST
 
     def has_not_worked_yet(self) -> bool:
@@ -268,7 +269,10 @@ class Seen:
         return filled("{} is starting: {}", self.name, starting.loading(self.job, self.facts))
 
     def paced_text(self) -> str:
-        sources = joined(", ", (filled("{} ({})", clean(one.name), one.pid) for one in self.job.members if one.paced))
+        paced = [one for one in self.job.members if one.paced]
+        sources = joined(", ", (filled("{} ({})", clean(one.name), one.pid) for one in paced))
+        if all(one.by_senders for one in paced):
+            return filled("{} has all the input there is: {} hands on what others send unasked, as it comes", self.name, sources)
         return filled("{} has all the input there is: {} sends it at a pace of its own, by a timer", self.name, sources)
 
     def working_text(self) -> str:
@@ -279,7 +283,8 @@ class Seen:
             computing = 100 * job.trainer.state.fractions.get("computing", 0.0)
             return filled("{} computes {:.0f}% of the time; no GPU is measured (host side only)", self.name, computing)
         if any(gpu.neighbours for gpu in job.gpus):
-            share = sum(min(gpu.own or 0.0, gpu.util or 0.0) for gpu in job.gpus) / len(job.gpus)
+            worked = [(gpu.own, gpu.util) for gpu in job.gpus if gpu.util is not None]
+            share = sum(util if own is None else min(own, util) for own, util in worked) / max(1, len(worked))
             return filled("{} works its GPU {:.0f}% of the time, and lacks none of it", self.name, 100 * share)
         own, working = {gpu.place for gpu in job.gpus}, filled("{:.0f}% of the time", 100 * (1 - job.lost))
         others = [other.trainer for other in self.facts.jobs if other is not job and any(gpu.place in own for gpu in other.gpus)]

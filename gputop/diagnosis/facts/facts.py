@@ -57,7 +57,7 @@ class GpuFacts(Struct, frozen=True):
     pcie_width: float | None = None
     pcie_width_max: float | None = None
     pcie_gen_max: float | None = None
-    best_gen: float | None = None  # the highest generation of the last `tracks.GENERATIONS_NS`: it falls while the link rests
+    best_gen: float | None = None  # the highest generation of the last `policy.GENERATIONS_NS`: it falls while the link rests
     pcie_replays_per_s: float | None = None  # packets that the link sent again, between the last two readings
     c2c_links: float | None = None  # to a Grace CPU: copies go over these, and not over PCIe
     slowed_parts: dict[str, float] = field(default_factory=dict)
@@ -227,9 +227,9 @@ class Member(Struct, frozen=True):
     ready: float  # share of the window in which its main thread was runnable
     met: Counter[str]  # samples by kind of wait (words of `waits`) of its main thread, or of the threads it leaves the work to
     asks: tuple[int, ...] = ()  # pids of the trainer and of members at the other ends of what it reads, and of members that it started
-    paced: bool | None = False  # it feeds at a pace of its own (`facts.paced`); None: not yet known
+    paced: bool | None = False  # it feeds at a pace of its own, or at that of its senders (`facts.paced`); None: not yet known
+    by_senders: bool = False  # that pace is its senders': it passes on what comes
     locked_by: Counter[int] = field(default_factory=Counter)  # samples of its main thread at a mutex, by pid of the other process with it
-
     arriving: float = 0.0  # share of the window in which data kept arriving at its TCP connections; 0 where these are not read
 
     @property

@@ -9,7 +9,7 @@ main thread waits for programs: a sidecar works on during any hang.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -186,16 +186,17 @@ def _programs(
                 yield board.procs[pid]
 
 
+RanksHere = dict[JobKey | int, set[int]]  # training -> its ranks on this host
 _MOST_RANKS = 4096  # ranks on a host: more must be a mistake
 
 
-def absent_ranks(job: JobFacts, board: Board, gpus: int) -> tuple[int, ...]:
+def absent_ranks(job: JobFacts, ranks_here: Callable[[], RanksHere], gpus: int) -> tuple[int, ...]:
     """Ranks of the job's training that should be on this host, which has ``gpus`` GPUs, and are not, if the job is a rank that stands
-    still."""
+    still. ``ranks_here`` is called only then: it looks at all processes."""
     info = job.trainer.info
     if job.trainer.role.rank is None or job.life.still_s < policy.NAPPED_S or ranks(job) < 2:
         return ()
-    there = _there(_training(info), board)
+    there = ranks_here().get(_training(info), set())
     return tuple(rank for rank in _expected(info, there, ranks(job), gpus) if rank not in there)
 
 
@@ -205,10 +206,15 @@ def _training(info: ProcInfo) -> JobKey | int:
     return key if key is not None and key.is_certain else number_in(info.env, SIZE_VARIABLES) or 0
 
 
-def _there(training: JobKey | int, board: Board) -> set[int]:
-    """Live ranks of a training on this host."""
-    live = (board.infos[pid] for pid, proc in board.procs.items() if pid in board.infos and proc.state not in waits.ENDED_STATES)
-    return {rank for info in live if (rank := rank_of(info)) is not None and _training(info) == training}
+def ranks_on(board: Board) -> RanksHere:
+    """The live ranks of each training on this host."""
+    found: RanksHere = {}
+    for pid, proc in board.procs.items():
+        info = board.infos.get(pid)
+        rank = rank_of(info) if info is not None and proc.state not in waits.ENDED_STATES else None
+        if info is not None and rank is not None:
+            found.setdefault(_training(info), set()).add(rank)
+    return found
 
 
 def _expected(info: ProcInfo, there: set[int], size: int, gpus: int) -> Iterable[int]:

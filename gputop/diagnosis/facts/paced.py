@@ -1,12 +1,15 @@
-"""Sources with a pace of their own: processes that deliver by a clock, as the decoder of a live camera does."""
+"""Sources with a pace of their own: processes that deliver by a clock, as the decoder of a live camera does, or that pass on what others
+send unasked, as a subscriber of prices does."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from gputop.diagnosis.facts import waits
-from gputop.diagnosis.facts.feeders import command_of
+from gputop.diagnosis.facts.family import INPUT
+from gputop.diagnosis.facts.feeders import CONNECTED, command_of
 from gputop.findings import policy
 from gputop.model.frame import ProcInfo, ProcSample
 
@@ -34,12 +37,39 @@ def is_paced(info: ProcInfo, cores: float, samples: Sequence[ProcSample], infos:
     return _is_regular(samples)
 
 
-def _is_regular(samples: Sequence[ProcSample]) -> bool | None:
-    """True if its voluntary switches follow one rate, to a fifth or one switch; None for too short a time."""
+def is_sent_unasked(info: ProcInfo, cores: float, met: Counter[str], samples: Sequence[ProcSample]) -> bool | None:
+    """True if a process passes on what others send it over TCP at their own pace. None if that is not known yet. ``met``: `Member.met`.
+
+    Such a process has sent nothing since its connections were first read, and sleeps until something comes; in each second something does,
+    in messages, and in no stream. A sender that has more than the network carries fills its segments, and one that must be asked is asked.
+    """
+    read = [one for one in samples if one.wire_received_bytes is not None]
+    if not read or info.sockets != CONNECTED or cores >= policy.HALF or read[-1].wire_sent_bytes:
+        return False
+    asleep = met.total() - met[waits.ONCPU]
+    if sum(met[kind] for kind in INPUT) < policy.MOST * asleep or any(waits.is_ahead(one.wchan) for one in read):
+        return False
+    ns, received = read[-1].t_ns - read[0].t_ns, (read[-1].wire_received_bytes or 0) - (read[0].wire_received_bytes or 0)
+    arrived_ns = (read[-1].wire_arriving_ns or 0) - (read[0].wire_arriving_ns or 0)
+    if arrived_ns > policy.LITTLE * ns or received * 1e9 >= policy.MOVED_BYTES_PER_S * ns:
+        return False
+    if any((later.wire_received_bytes or 0) <= (one.wire_received_bytes or 0) for one, later in pairwise(_apart(read))):
+        return False
+    return (True if ns >= _SEEN_NS else None) if received > 0 else False
+
+
+def _apart(samples: Sequence[ProcSample]) -> list[ProcSample]:
+    """Those of the samples that are a second apart."""
     apart = list[ProcSample]()
     for one in samples:
         if not apart or one.t_ns - apart[-1].t_ns >= _APART_NS:
             apart.append(one)
+    return apart
+
+
+def _is_regular(samples: Sequence[ProcSample]) -> bool | None:
+    """True if its voluntary switches follow one rate, to a fifth or one switch; None for too short a time."""
+    apart = _apart(samples)
     counts = [one.vol for one in apart if one.vol is not None]
     if len(apart) <= policy.SEVERAL or apart[-1].t_ns - apart[0].t_ns < _SEEN_NS:
         return None

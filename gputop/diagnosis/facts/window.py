@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -30,8 +32,8 @@ from gputop.diagnosis.facts.family import part_of
 from gputop.diagnosis.facts.gpus import Gpus
 from gputop.diagnosis.facts.hosts import HostTrack
 from gputop.diagnosis.facts.launches import Launches
-from gputop.diagnosis.facts.life import absent_ranks
-from gputop.diagnosis.facts.paced import is_paced
+from gputop.diagnosis.facts.life import RanksHere, absent_ranks, ranks_on
+from gputop.diagnosis.facts.paced import is_paced, is_sent_unasked
 from gputop.diagnosis.facts.past import Past
 from gputop.diagnosis.facts.points import Points, copied_beside
 from gputop.diagnosis.facts.proc import ProcFacts
@@ -60,6 +62,7 @@ class _View(NamedTuple):
     woken: Woken
     children: dict[int, list[int]]  # pid -> pids of its children
     held_bytes: dict[int, float]  # of the GPUs' memory, by pid
+    ranks_here: Callable[[], RanksHere]  # `life.ranks_on` of the board, at the first call
 
 
 class Window:
@@ -208,7 +211,8 @@ class Window:
     def facts(self, board: Board) -> Facts:
         """The window's facts, before the graph adds its own."""
         seconds, gpus, host = (self.t_ns - self._points.oldest_ns) / 1e9, self._gpus.facts(board), self._host.facts(board)
-        view = _View(board, Woken(self._wakes.by_thread()), who.by_parent(board.infos), held_bytes(board.gpus.values()))
+        held, ranks_here = held_bytes(board.gpus.values()), cache(lambda: ranks_on(board))
+        view = _View(board, Woken(self._wakes.by_thread()), who.by_parent(board.infos), held, ranks_here)
         behind = self._takers.behind()
         takers, helpers, watching = self._takers.facts(board, self.roles, behind, self._points.oldest_ns)
         jobs = [self._complete(job, view, host) for job in self._jobs(view, gpus)]
@@ -256,9 +260,11 @@ class Window:
             met, ready, locked_by = self._takers.waits_of(pid, kind_of, self._points.oldest_ns, is_answered)
             part, cores = part_of(pid, job, board.infos), self._takers.cores(pid) or 0.0
             asks = known.asked_by(pid, job.trainer.pid, board.infos)
-            paced = pid in read and part == FEEDS and self._is_paced(pid, cores, board)
+            paced, unasked = self._pace(pid, cores, met, board) if pid in read and part == FEEDS else (False, False)
             arriving = self._takers.arriving(pid, self._points.oldest_ns)
-            members.append(Member(pid, name_of(board, pid), part, pid in known.near, cores, ready, met, asks, paced, locked_by, arriving))
+            members.append(
+                Member(pid, name_of(board, pid), part, pid in known.near, cores, ready, met, asks, paced, unasked, locked_by, arriving)
+            )
         awaited = [one for one in members if one.part != READS]
         stopped = {one.pid: one.name for one in awaited if one.met[waits.STOPPED] >= policy.HALF * one.met.total() > 0}
         if not members:
@@ -269,14 +275,18 @@ class Window:
             locks=replace(job.locks, holders=holders | job.locks.holders),
         )  # fmt: skip
 
-    def _is_paced(self, pid: int, cores: float, board: Board) -> bool | None:
-        samples = self._takers.samples_of(pid)
-        return is_paced(board.infos[pid], cores, samples, board.infos.values(), board.header.machine)
+    def _pace(self, pid: int, cores: float, met: Counter[str], board: Board) -> tuple[bool | None, bool]:
+        """The values of `Member.paced` and `Member.by_senders`."""
+        info, samples = board.infos[pid], self._takers.samples_of(pid)
+        if (paced := is_paced(info, cores, samples, board.infos.values(), board.header.machine)) is not False:
+            return paced, False
+        unasked = is_sent_unasked(info, cores, met, samples)
+        return unasked, bool(unasked)
 
     def _alive(self, job: JobFacts, view: _View, gpus: int) -> JobFacts:
         """Add the job's signs of life, and the ranks that are missing while it shows none."""
         job = self._past(job.trainer.pid).alive(job, view.board, self.roles, view.children)
-        return replace(job, ranks=replace(job.ranks, absent=absent_ranks(job, view.board, gpus)))
+        return replace(job, ranks=replace(job.ranks, absent=absent_ranks(job, view.ranks_here, gpus)))
 
     def _jobs(self, view: _View, gpus: dict[int, GpuFacts]) -> list[JobFacts]:
         """Jobs with the facts that their own processes and GPUs provide."""

@@ -313,16 +313,16 @@ class Times:
     def owes(self, pid: int, seen: frozenset[int], by_network: bool = False) -> dict[tuple[int, str], float]:
         """(pid, activity) -> share of the window: a member's activity other than waiting for requests, and in that time the activity of the
         members behind it. A member that waits for the network, and not for a process that is seen, waits for another machine, and so does
-        one to which data keep coming, while no process that is seen works for it. A server that
-        sleeps by a timer before it answers over the network (``by_network``) is a slow network. A source with a pace of its own has
-        its next input when its clock says so, whatever it does in between."""
+        one to which data keep coming, while no process that is seen works for it. A server that sleeps by a timer before it answers over
+        the network (``by_network``) is a slow network. A source with a pace of its own has its next input when its clock says so, whatever
+        it does in between; one that is sent its input unasked, when that comes."""
         one = self.members[pid]
-        if one.paced:
+        if one.paced and not one.by_senders:
             return {(pid, PACED): 1.0}
         spent = one.spent
         locked = one.locked_out[1] * sum(spent.values())  # a mutex with a holder is neither rest nor a wait for input
         spent[waits.LOCK] = spent.get(waits.LOCK, 0.0) - (held := min(locked, spent.get(waits.LOCK, 0.0)))
-        far = (waits.NETWORK,) if one.near and one.part == FEEDS and not one.asks else ()
+        far = (waits.NETWORK,) if one.near and one.part == FEEDS and not (one.asks or one.by_senders) else ()
         rest = sum(spent.pop(kind, 0.0) for kind in (*INPUT, waits.UNKNOWN, waits.CHILD) if kind not in far)
         spent[READY] += (late := spent[waits.ONCPU] * (1.0 - owners.own_part(spent[waits.ONCPU], spent[READY])))
         spent[waits.ONCPU] -= late
@@ -339,6 +339,8 @@ class Times:
         arriving = min(one.arriving, rest - total * scale)  # nobody is seen to hold up what it receives piece by piece
         if arriving > policy.TRIFLE:
             found[pid, waits.NETWORK] = found.get((pid, waits.NETWORK), 0.0) + arriving
+        if one.by_senders:
+            found[pid, PACED] = rest - total * scale - arriving
         return found | {key: share * scale for key, share in behind.items()}
 
     @property

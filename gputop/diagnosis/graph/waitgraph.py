@@ -298,7 +298,8 @@ class Walk(Times):
                     holder_pid = self.members[pid].locked_out[0]
                     self.book("lock", "process", mine, (*along, Hop(holder_pid, 0, "holds", mine, True)))
                 elif does == PACED:
-                    self.book(PACED, who, mine, (*trail, Hop(pid, pid, waits.TIMER, mine, True)))
+                    asleep = waits.NETWORK if self.members[pid].by_senders else waits.TIMER
+                    self.book(PACED, who, mine, (*trail, Hop(pid, pid, asleep, mine, True)))
                 elif does in (waits.TIMER, waits.LOCK):  # which of its threads holds that lock is not seen
                     known = does == waits.TIMER and self.members[pid].paced is not None
                     self.book(waits.TIMER if known else waits.UNKNOWN, f"{who}'s program", mine, along)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gputop.findings.verdict import IDLE, LOOKING
-from tests.unit.diagnosis.scene import ON_CPU, POLL_SOCKET, READ, READ_PIPE, SLEEP, Proc, Scene
+from tests.unit.diagnosis.scene import EPOLL, ON_CPU, POLL_SOCKET, READ, READ_PIPE, SLEEP, SOCKET, Proc, Scene
 
 GPU, CAMERA, OTHER = 100, 300, 301
 ALONE = {"sockets": "none"}
@@ -106,3 +106,57 @@ def test_a_sleeper_that_feeds_nobody_is_no_source():
     work = Proc(CAMERA, ppid=1, comm="decode", cmdline=["decode"], run=0.97, looks=[ON_CPU], info=ALONE)
     monitor = camera(OTHER, ppid=CAMERA)
     assert told(watching(work, monitor, reads=(CAMERA,)))[0] == "input-bound"
+
+
+TICKS = (0.0, 0.0, 0.009)  # nothing sent, and 30 messages of 300 bytes received a second
+
+
+def subscriber(wire: tuple[float, float, float] | None = TICKS, arriving: float = 0.0, **more: object) -> Proc:
+    """A feed handler that writes to the model what another machine sends it, unasked."""
+    known = {"ppid": GPU, "run": 0.02, "looks": [SOCKET], "info": {"sockets": "connected"}, "cmdline": ["feed_handler"]} | more
+    return Proc(CAMERA, comm="feed_handler", wire=wire, arriving=None if wire is None else arriving, **known)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("probed", [False, True], ids=["by /proc", "probed"])
+@pytest.mark.parametrize("ppid", [GPU, 1], ids=["its child", "of a service"])
+@pytest.mark.parametrize("look", [SOCKET, EPOLL], ids=["receive", "event loop"])
+def test_a_job_that_has_each_message_that_others_send_unasked_is_idle(look: dict, ppid: int, probed: bool):
+    scene = watching(subscriber(looks=[look], ppid=ppid), probed=probed)
+    assert told(scene, 2.8)[1] == "none"
+    assert told(scene) == ("idle", "none")
+    assert f"feed_handler ({CAMERA})" in scene.engine.verdict.headline
+    assert scene.engine.incidents == []
+
+
+@pytest.mark.parametrize("probed", [False, True], ids=["by /proc", "probed"])
+@pytest.mark.parametrize(
+    "feeder",
+    [
+        lambda: subscriber((0.0, 0.001, 0.009)),
+        lambda: subscriber(arriving=0.9),
+        lambda: subscriber((0.0, 0.0, 12.0)),
+        lambda: subscriber((0.0, 0.0, 0.0)),
+        lambda: subscriber(None),
+    ],
+    ids=["it asks", "a stream", "batches", "nothing comes", "connections that are not read"],
+)
+def test_who_asks_or_is_sent_all_that_the_network_carries_waits_for_the_network(feeder: Callable[[], Proc], probed: bool):
+    assert told(watching(feeder(), probed=probed)) == ("input-bound", "network-io")
+
+
+def test_an_answer_in_pieces_with_pauses_was_asked_for():
+    scene = watching(subscriber())
+    for second in range(10):
+        scene.procs[CAMERA].wire = TICKS if second % 4 >= 2 else (0.0, 0.0, 0.0)
+        scene.play(1.0)
+        assert scene.engine.verdict.symptom != "idle"
+
+
+@pytest.mark.parametrize(
+    ("sender", "cause"), [({"run": 0.97, "looks": [ON_CPU]}, "too-few-workers"), ({"run": 0.02, "looks": [EPOLL]}, "none")],
+    ids=["works", "rests"],
+)  # fmt: skip
+def test_a_sender_on_this_host_that_works_all_the_time_is_too_slow(sender: dict, cause: str):
+    handler = subscriber(info={"sockets": "connected", "other_ends": [OTHER]})
+    exchange = Proc(OTHER, ppid=1, comm="exchange", cmdline=["exchange"], info={"sockets": "listening"}, **sender)
+    assert told(watching(handler, exchange, reads=(CAMERA,)))[1] == cause
