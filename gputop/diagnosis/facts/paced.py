@@ -59,7 +59,7 @@ def is_sent_unasked(info: ProcInfo, cores: float, met: Counter[str], samples: Se
 
 
 def _apart(samples: Sequence[ProcSample]) -> list[ProcSample]:
-    """Those of the samples that are a second apart."""
+    """Samples of these that are a second apart."""
     apart = list[ProcSample]()
     for one in samples:
         if not apart or one.t_ns - apart[-1].t_ns >= _APART_NS:
