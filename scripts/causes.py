@@ -340,6 +340,12 @@ def _gpu_growth() -> Explanation:
     return live(scene.play(30, step_s=0.5), 30, on_gpu(scene, lambda second: 60 * GIB + second * 200 * MIB)).engine.explain()
 
 
+def _numa() -> Explanation:
+    from tests.unit.diagnosis.causes_gpu import copies_from_the_other_socket
+
+    return copies_from_the_other_socket().play(10).engine.explain()
+
+
 def _model_load() -> Explanation:
     from tests.unit.diagnosis.causes_serving import SERVED
 
@@ -348,7 +354,7 @@ def _model_load() -> Explanation:
 
 
 SCENES: dict[str, Callable[[], Explanation]] = {
-    "lost": _lost, "unexplained": _unexplained, "gpu_growth": _gpu_growth, "model-load": _model_load,
+    "lost": _lost, "unexplained": _unexplained, "gpu_growth": _gpu_growth, "model-load": _model_load, "numa": _numa,
 }  # fmt: skip
 """Hand-made cases, for causes that no run of the corpus has."""
 

@@ -199,7 +199,7 @@ def _worded(one: Standing) -> Verdict:
 
 SWITCHED = (
     "cpu-contention", "affinity", "disk-io", "cgroup-throttle", "memory-pressure", "hung-worker", "straggler-rank", "gpu-shared",
-    "pause",
+    "pause", "numa-remote",
 )  # fmt: skip
 """Causes that `gputop prove` can switch off and on: without a reason in `gputop.prove.interventions.NONE`."""
 

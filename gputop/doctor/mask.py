@@ -165,7 +165,7 @@ _RULES: dict[str, _Rule] = {
         "Wakeup.kind", "Probes.map_used", "Probes.map_size", "Probes.lost",
         "CgroupSample.cpuset", "ReadLimit.device", "DiskSample.name", "RdmaPort.driver", "RdmaPort.link", "RdmaPort.state",
         "FileSystem.kind", "Hardware.missing", "Gpu.name",
-        "Gpu.pci_bus_id", "Gpu.architecture", "Gpu.compute_mode", "Gpu.missing", "GpuProc.kind",
+        "Gpu.pci_bus_id", "Gpu.near_cpus", "Gpu.architecture", "Gpu.compute_mode", "Gpu.missing", "GpuProc.kind",
         "MigInstance.profile", "MigInstance.missing", "SourceState.name", "SourceState.state",
         "Serving.family", "Serving.engine",
     ), _keep),

@@ -16,5 +16,6 @@ LANES_OF_CAUSE = {
     "scheduler-bound": ("gpu.sm_active_pct", "serving.first_token_p99_ms"),
     "model-load": ("psi.io_pct", "disk.read_mb_per_s"),
     "kv-full": ("serving.kv_used_pct", "serving.first_token_p99_ms"), "pcie-degraded": ("gpu.pcie_rx_mb_per_s",),
+    "numa-remote": ("gpu.pcie_rx_mb_per_s",),
 }  # fmt: skip
 """Cause -> fields of `gputop.model.fields`, the most telling first."""

@@ -36,8 +36,8 @@ OWN_CAUSES = (
     "none", "cpu-contention", "worker-oversubscription", "affinity", "too-few-workers", "slow-transform", "gil-contention",
     "lock-contention", "disk-io", "network-io", "cgroup-throttle", "memory-pressure", "worker-respawn", "hung-worker",
     "main-thread-preprocessing", "output-blocked", "host-optimizer", "h2d-transfer", "sync-storm", "small-kernels", "straggler-rank",
-    "slow-wire", "comm-fallback", "gpu-shared", "pcie-degraded", "frontend-bound", "scheduler-bound", "kv-full", "model-load",
-    "pause", "gpu-throttle", "undersized-work", "unexplained", "host-memory-growth", "gpu-memory-growth", "gpu-lost",
+    "slow-wire", "comm-fallback", "gpu-shared", "pcie-degraded", "numa-remote", "frontend-bound", "scheduler-bound", "kv-full",
+    "model-load", "pause", "gpu-throttle", "undersized-work", "unexplained", "host-memory-growth", "gpu-memory-growth", "gpu-lost",
 )  # fmt: skip
 CAUSES = (*OWN_CAUSES, *(one.name for one in plugins(PLUGGED) if one.name not in OWN_CAUSES))
 """All causes: gputop's own and plug-ins'."""

@@ -112,6 +112,8 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     uuid: str | None = None
     pci_bus_id: str | None = None
     architecture: str | None = None
+    numa_node: int | None = None  # that its slot is attached to (/sys/bus/pci/devices/ID/numa_node)
+    near_cpus: str | None = None  # list of that node's CPUs, as ``0-31,64-95`` (local_cpulist, beside it)
     # every tick, clocks of the memory each second, energy every 5 s
     util_pct: float | None = None
     util_t_ns: int | None = None  # when the driver measured ``util_pct`` (nvmlDeviceGetSamples); None if unknown

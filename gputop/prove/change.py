@@ -62,6 +62,7 @@ class Case(Struct, frozen=True):
     family: tuple[TargetProcess, ...]  # the trainer and its workers
     victims: tuple[TargetProcess, ...]
     culprits: tuple[TargetProcess, ...]
+    near_cpus: frozenset[int] = frozenset()  # of the NUMA nodes to which its GPUs are attached; empty if unknown
 
 
 class Change(Struct, frozen=True):

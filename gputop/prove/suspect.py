@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 
 from gputop.diagnosis.facts.takers import MOST
+from gputop.diagnosis.graph.placement import near_cpus
 from gputop.findings.trouble import costs_time
 from gputop.findings.verdict import LOOKING, PAUSING, Incident, Verdict, WhatIf
 from gputop.model.frame import SECOND_NS, Frame, Header
@@ -146,9 +147,14 @@ class SuspectWatch(Followed):
         case = Case(
             cause, self._target(trainer), self._targets([trainer, *workers]), self._targets([one.pid for one in verdict.victims]),
             self._targets([pid for pid in [*culprits, *self._their_like(culprits)] if pid not in family]),
+            self._near_cpus(trainer),
         )  # fmt: skip
         pace = verdict.step.per_s if verdict.step is not None else None
         return Suspicion(case, settings_of(len(workers), pace), named)
+
+    def _near_cpus(self, trainer: int) -> frozenset[int]:
+        standing = self.engine.standing.get(trainer)
+        return near_cpus(standing.job) if standing is not None else frozenset()
 
     def _busiest(self, cause: str, watched_ns: int) -> list[int]:
         """Processes outside of any training that used most of what ``cause`` is about; none for a cause that needs no culprit."""

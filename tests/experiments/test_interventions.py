@@ -209,6 +209,24 @@ def test_a_wider_mask_for_the_job_and_who_begins_meanwhile() -> None:
         assert [os.sched_getaffinity(tid) for tid in threads(trainer.pid)] == [set(CPUS[:1])] * 2
 
 
+@pytest.mark.skipif(len(CPUS) < 2, reason="one CPU")
+def test_a_job_is_bound_beside_its_gpu_and_let_go_again() -> None:
+    with running() as trainer:
+        before, far = os.sched_getaffinity(trainer.pid), replace(case(trainer, cause="numa-remote"), near_cpus=frozenset([*CPUS[1:], 8191]))
+        with Guard(_planned(far)) as guard:
+            guard.on()
+            assert os.sched_getaffinity(trainer.pid) == set(CPUS[1:])
+        assert os.sched_getaffinity(trainer.pid) == before
+
+
+@pytest.mark.parametrize(("near", "reason"), [(frozenset[int](), "not known"), (frozenset({8190, 8191}), "no CPU of its GPUs' NUMA node")])
+def test_nothing_is_bound_to_a_node_that_is_unknown_or_not_granted(near: frozenset[int], reason: str) -> None:
+    with running() as trainer:
+        made = plan(replace(case(trainer, cause="numa-remote"), near_cpus=near))
+        assert isinstance(made, Refusal)
+        assert reason in made.reason
+
+
 def test_a_mask_that_is_wide_already_is_the_cpusets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Groups, "online", frozenset(range(1024)))
     with running() as trainer:

@@ -16,6 +16,7 @@ from gputop.prove.change import Plan, Reached, TargetProcess
 from gputop.prove.suspect import SuspectWatch, Suspicion
 from gputop.system.errors import UserError
 from tests.unit.diagnosis.causes import cpu_contention
+from tests.unit.diagnosis.causes_gpu import copies_from_the_other_socket
 from tests.unit.diagnosis.scene import ON_CPU, Proc, Scene, training
 
 OWN = Plan("nice", "hog (8) to niceness 19", (), may_keep=True)
@@ -104,6 +105,13 @@ def test_more_of_a_program_than_the_diagnosis_names_are_tried_together(count: in
     assert isinstance(found, Suspicion)
     assert sum(one.name == "cc1" for one in found.case.culprits) == culprits
     assert 1999 not in {one.pid for one in found.case.culprits}
+
+
+@pytest.mark.parametrize(("scene", "cpus"), [(copies_from_the_other_socket(), {2, 3}), (cpu_contention(), set())], ids=["known", "unknown"])
+def test_the_case_has_the_cpus_near_its_gpus(scene: Scene, cpus: set[int]) -> None:
+    found, _seconds = watched(scene)
+    assert isinstance(found, Suspicion)
+    assert found.case.near_cpus == cpus
 
 
 def test_of_a_healthy_job_there_is_nothing_to_prove() -> None:

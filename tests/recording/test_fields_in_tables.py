@@ -29,7 +29,8 @@ _EXEMPT = {
                "ProcSample: start_ticks",
     MERGED: "Frame: met readings Met: pid times state syscall syscall_arg wchan GpuReading: index t_ns util_pct power_w power_instant "
             "gr_active_pct",
-    ONCE: "Gpu: name uuid architecture pci_bus_id sm_clock_max_mhz mem_clock_max_mhz power_limit_default_w power_limit_max_w pcie_gen_max "
+    ONCE: "Gpu: numa_node near_cpus name uuid architecture pci_bus_id "
+          "sm_clock_max_mhz mem_clock_max_mhz power_limit_default_w power_limit_max_w pcie_gen_max "
           "pcie_width_max nvlink_links power_instant util_t_ns mem_reserved_bytes",
     LIMITS: "Gpu: compute_mode mig mig_mode remapped_rows remap_pending remap_failed retired_pages held_by "
             "nvlinks NvLinkCounts: link replays recoveries failed_recoveries crc_errors symbol_errors bit_error_rate "

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import pytest
 
 from gputop.model.board import Board
 from gputop.sources.nvml import binding as nvml
-from gputop.sources.nvml import gpm
+from gputop.sources.nvml import gpm, slow
 from gputop.sources.nvml.driver import Device, Meter
 from gputop.sources.nvml.fast import Samples
 from gputop.sources.nvml.gpm import FIRST
@@ -25,7 +26,11 @@ from tests.wait import PATIENCE_S
 MIB = 1 << 20
 
 
-def test_every_field_comes_from_its_call(rig: Rig) -> None:
+def test_every_field_comes_from_its_call(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow, "PCI_DEVICES", str(tmp_path))
+    (tmp_path / "0000:10:00.0").mkdir()
+    (tmp_path / "0000:10:00.0/numa_node").write_text("1\n")
+    (tmp_path / "0000:10:00.0/local_cpulist").write_text("48-95,144-191\n")
     rig.set(
         "gpus 2", "driver 570.10", "cuda 12.8", "util 61", "mem_util 7", "mem_used_mib 2048", "power_mw 321500", "temp 66", "mem_temp 71",
         "sm_clock 1755", "mem_clock 2619", "throttle 4", "pstate 2", "fan 44", "pcie_gen 4", "pcie_width 8", "enc 3", "dec 5",
@@ -39,6 +44,7 @@ def test_every_field_comes_from_its_call(rig: Rig) -> None:
     rig.until(source, lambda board: "sm_active_pct" in board.gpus[0].values and "remapped_rows" in board.gpus[1].values)
     got = rig.gpu(0).values
     expected = {
+        "numa_node": 1, "near_cpus": "48-95,144-191",
         "name": "NVIDIA H200", "architecture": "Hopper", "pci_bus_id": "00000000:10:00.0", "lost": False, "util_pct": 61.0,
         "mem_util_pct": 7.0, "mem_used_bytes": 2048 * MIB, "mem_total_bytes": 143771 * MIB, "mem_reserved_bytes": 536 * MIB,
         "power_w": 321.5, "power_instant": True, "temp_c": 66.0, "mem_temp_c": 71.0, "sm_clock_mhz": 1755, "mem_clock_mhz": 2619,

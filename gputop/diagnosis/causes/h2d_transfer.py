@@ -14,9 +14,10 @@ from collections.abc import Iterator
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.facts.stepclock import moves_weights
-from gputop.diagnosis.graph.gpuside import both_ways, copied, copying, link_of, traffic
+from gputop.diagnosis.graph.gpuside import both_ways, copied, copying, link_of, pace_of, traffic
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.pausing import is_ahead
+from gputop.diagnosis.graph.placement import shut_out
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix
@@ -54,16 +55,24 @@ def _fixes(job: WalkedJob, facts: WalkedFacts) -> Iterator[Fix]:
     elif copies_back(job):
         yield from advice.fixes(ways.returned)
     else:
+        yield from _elsewhere(job)
         as_fast_as_link = traffic(job) >= policy.HALF * (job.idle or 1.0) * link_of(job)
         if not as_fast_as_link or (calls is not None and calls.copy >= policy.LITTLE):  # otherwise it is pinned already
             yield from advice.fixes(advice.loading(job, facts).pinned)
         yield from advice.fixes((*ways.beside, *ways.smaller))
 
 
+def _elsewhere(job: WalkedJob) -> Iterator[Fix]:
+    """Fix for a job whose cgroup has no CPU of its GPUs' NUMA node, if it copies as numa-remote has it."""
+    if gpu := shut_out(job):
+        lacks = filled("its cgroup has no CPU of NUMA node {:.0f}, to which GPU {} is attached", gpu.numa_node, gpu.index)
+        yield Fix(filled("Ask for CPUs near the GPU (Slurm: --gpu-bind=closest; Kubernetes: the Topology Manager): {}", lacks))
+
+
 def spent(job: WalkedJob) -> str:
     """Words for the time that was spent copying. Copies that do not delay the trainer are described by PCIe traffic while its GPU computes
     nothing; others by the bytes that calls were asked to copy, for a counter's samples of 20 ms may miss them."""
-    calls, pace, asked, moved = job.cuda.calls, _pace(job), copied(job), traffic(job)
+    calls, pace, asked, moved = job.cuda.calls, pace_of(job), copied(job), traffic(job)
     beside = filled("{} {}", _gb_per_s(max(moved, asked)), "over PCIe" if moved >= asked else "copied") if moved or asked else ""
     if calls is not None and calls.copy >= policy.LITTLE:
         of_link = filled(" of the {} that its link carries", _gb_per_s(link_of(job))) if _crawls(job) else ""
@@ -75,15 +84,9 @@ def spent(job: WalkedJob) -> str:
     return filled("{}, with {}", rests, beside) if rests and beside else rests or beside or "its copies are not known"
 
 
-def _pace(job: WalkedJob) -> float | None:
-    """Bytes per second while a copy is under way; None if copies are not counted."""
-    calls = job.cuda.calls
-    return copied(job) / calls.copy if calls is not None and calls.copy >= policy.LITTLE and copied(job) else None
-
-
 def _crawls(job: WalkedJob) -> bool:
     """True if copies are slower than from pageable memory: something else delays them."""
-    return link_of(job) < math.inf and (_pace(job) or math.inf) < policy.TENTH * link_of(job)
+    return link_of(job) < math.inf and (pace_of(job) or math.inf) < policy.TENTH * link_of(job)
 
 
 def _faults_per_s(job: WalkedJob) -> float | None:
@@ -105,7 +108,7 @@ def _counted(job: WalkedJob) -> Iterator[Evidence]:
     yield percent("sync_pct", calls.sync if calls.sync >= policy.LITTLE else None, "of the trainer's time in waits for its GPU")
     yield Evidence("copies_per_s", round(calls.copy_per_s, 1), "/s", filled("memcpy calls{}", calls.counted_in))
     yield Evidence("copied_bytes_per_s", None if calls.copy_bytes_per_s is None else round(copied(job)), "B/s", "asked for by these")
-    if pace := _pace(job):
+    if pace := pace_of(job):
         link, faults = link_of(job), _faults_per_s(job)
         yield Evidence("copy_pace_bytes_per_s", round(pace), "B/s", "while a copy is under way")
         yield Evidence("link_bytes_per_s", round(link) if link < math.inf else None, "B/s", "that its link carries one way")

@@ -60,6 +60,8 @@ class GpuFacts(Struct, frozen=True):
     best_gen: float | None = None  # the highest generation of the last `policy.GENERATIONS_NS`: it falls while the link rests
     pcie_replays_per_s: float | None = None  # packets that the link sent again, between the last two readings
     c2c_links: float | None = None  # to a Grace CPU: copies go over these, and not over PCIe
+    numa_node: float | None = None  # that its slot is attached to; None: the kernel does not know
+    near_cpus: frozenset[int] = frozenset()  # that node's CPUs; empty if unknown
     slowed_parts: dict[str, float] = field(default_factory=dict)
     """Reason -> share of the time between the driver's last two readings, 10 s apart, for which it held the clocks down, as counted."""
     power_smoothing: bool = False  # power is held up and let down slowly on purpose: it shows no load

@@ -76,6 +76,11 @@ class ProcFacts(Struct, frozen=True, dict=True):
             longest, before = max(longest, sample.t_ns - since), sample
         return longest / 1e9
 
+    def away_from(self, cpus: frozenset[int]) -> float | None:
+        """Share of the looks that found that its main thread last ran on none of these CPUs; None if no look shows where it ran."""
+        ran = [sample.processor for sample in self.samples if sample.processor is not None]
+        return sum(cpu not in cpus for cpu in ran) / len(ran) if ran else None
+
     @property
     def majflt_per_s(self) -> float:
         """Major page faults per second; 0 if they are not read."""

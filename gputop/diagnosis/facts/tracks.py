@@ -23,6 +23,7 @@ from gputop.diagnosis.facts.stepclock import Rhythm
 from gputop.findings import policy
 from gputop.model.board import GpuBoard
 from gputop.model.frame import Gpu, GpuReading, Met, ProcInfo, ProcSample, SchedThread
+from gputop.model.machine import parse_cpus
 from gputop.model.roles import Role
 from gputop.model.syscalls import syscall_numbers
 
@@ -41,7 +42,7 @@ _COUNTERS = (
 
 _STANDING = (
     "power_limit_w", "power_limit_default_w", "sm_clock_mhz", "sm_clock_max_mhz", "temp_c", "pcie_gen", "pcie_width",
-    "pcie_width_max", "pcie_gen_max", "c2c_links", "recovery_action",
+    "pcie_width_max", "pcie_gen_max", "c2c_links", "numa_node", "recovery_action",
 )  # fmt: skip
 
 
@@ -328,6 +329,7 @@ class GpuTrack:
             **{name: number(name) for name in _STANDING}, throttle_mask=self._mask(), pids=self.pids,
             best_gen=max((generation for _, generation in self.generations), default=None), pcie_replays_per_s=self._replays_per_s(),
             slowed_parts=self._slowed_parts(), power_smoothing=bool(board.values.get("power_smoothing")),
+            near_cpus=parse_cpus(board.text("near_cpus")),
             ran=self._ran(), neighbours=(), loss=loss_of(board, self.last_ns),
             unmeasurable="util_pct" in board.missing and "gr_active_pct" not in board.values,
             stretch_s=self._stretch_s(oldest_ns), idle_s=idle_ns / 1e9,

@@ -31,6 +31,12 @@ def copied(job: WalkedJob) -> float:
     return (job.cuda.calls.copy_bytes_per_s if job.cuda.calls is not None else None) or 0.0
 
 
+def pace_of(job: WalkedJob) -> float | None:
+    """Bytes per second while a copy is under way; None if copies are not counted."""
+    calls = job.cuda.calls
+    return copied(job) / calls.copy if calls is not None and calls.copy >= policy.LITTLE and copied(job) else None
+
+
 def link_of(job: WalkedJob) -> float:
     """Bytes per second that the narrowest of the GPUs' links carries one way at present; inf if unknown."""
     return min((link for gpu in job.gpus if not gpu.c2c_links and (link := gpu.link_bytes_per_s)), default=math.inf)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gputop.diagnosis.facts import transport, wire
 from gputop.diagnosis.facts.feeders import threads_at_work
-from gputop.diagnosis.graph import gpuside, pausing, stuck
+from gputop.diagnosis.graph import gpuside, pausing, placement, stuck
 from gputop.diagnosis.graph.edges import Leaf, LeafTrail
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.waitgraph import Walk, pools_of
@@ -49,17 +49,19 @@ def put_down(walk: Walk, job: WalkedJob, facts: WalkedFacts) -> WalkedJob:
             if share > 0.0:
                 walk.rebook(way, share, leaf)
         parts = [(pool, share - less, way) for (pool, share, way), less in zip(parts, taken, strict=True)]
-    _move_narrowed(walk)
+    _move_of_copies(walk)
     return job
 
 
-def _move_narrowed(walk: Walk) -> None:
-    """Move from the copies, whatever found them, what they take because a link is narrower than it could be."""
+def _move_of_copies(walk: Walk) -> None:
+    """Move from the copies, whatever found them, what they take because a link is narrower than it could be, and of the rest what they take
+    because they come from another NUMA node."""
     ways = [(share, way) for _, share, way in walk.parts if way.leaf == _COPIES]
     whole = sum(share for share, _ in ways)
-    part = min(1.0, gpuside.narrowed(walk.job) / whole) if whole > 0.0 else 0.0
-    for share, way in ways:
-        walk.rebook(way, part * share, Leaf("copy", "narrow"))
+    narrowed = min(whole, gpuside.narrowed(walk.job))
+    for leaf, part in ((Leaf("copy", "narrow"), narrowed), (Leaf("copy", "far"), placement.remote(walk.job, whole - narrowed))):
+        for share, way in ways:
+            walk.rebook(way, part * share / whole, leaf)
 
 
 _AWAITED = ("main.lock", "main.pipe", "main.poll", "main.network", "main.unknown", "main.timer")  # waits that may never end

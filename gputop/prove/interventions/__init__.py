@@ -17,7 +17,7 @@ from gputop.prove.scene import Scene
 
 INTERVENTIONS = (
     "cpu_weight", "idle_priority", "cpu_quota", "memory_limit", "io_limit", "io_priority", "io_throttle", "cpu_mask", "resume", "stop",
-    "one_cpu",
+    "one_cpu", "near_gpu",
 )  # fmt: skip
 """Modules of this folder, in the order in which they are tried."""
 

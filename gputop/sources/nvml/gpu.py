@@ -21,7 +21,7 @@ from gputop.system.errors import NO_MORE_THREADS
 _ATTACH_AGAIN_NS = SECOND_NS  # ns between two tries to reach a GPU that does not answer
 _MOST_POLLS = 1024  # kept while they are not taken
 _APART_NS = 400_000  # ns between the polls of two GPUs: on a quick driver a poll takes less, so they do not contend for the GIL
-_KNOWN_ONCE = ("name", "uuid", "pci_bus_id", "architecture", "nvml_ns", "nvml_calls")
+_KNOWN_ONCE = ("name", "uuid", "pci_bus_id", "architecture", "numa_node", "near_cpus", "nvml_ns", "nvml_calls")
 _NOT_READ = {"index", "t_ns", "lost", "xid", "mig", "missing", "held_by", "mem_shared", *_KNOWN_ONCE}
 READ_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in _NOT_READ)  # fields that have no value while the GPU is lost
 NEVER_READ = (*READ_FIELDS, *_KNOWN_ONCE, "xid")  # fields that have no value before the GPU has answered at all

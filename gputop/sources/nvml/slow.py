@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from ctypes import byref, c_uint
 from functools import partial
 
 from gputop.model.frame import SECOND_NS
+from gputop.model.machine import parse_cpus
 from gputop.model.xids import ENDING_XIDS
 from gputop.sources.nvml import binding as nvml
 from gputop.sources.nvml import counters, numbers
@@ -16,6 +19,8 @@ from gputop.sources.nvml.mig import Mig
 from gputop.sources.nvml.procs import Processes
 
 PCIE_RATES = ("pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s")
+PCI_DEVICES = "/sys/bus/pci/devices"
+PLACE = ("numa_node", "near_cpus")
 XID = ("xid", "needs_reset")
 _NVLINK_COUNTERS = ("nvlink_tx_bytes", "nvlink_rx_bytes")
 _NVLINK_FIELDS = (138, 0xFFFFFFFF), (139, 0xFFFFFFFF)  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX, in KiB, scope: all links
@@ -26,6 +31,9 @@ _TEMPERATURES = nvml.nvmlDeviceGetTemperature, nvml.nvmlDeviceGetTemperatureV
 """Functions that read a temperature. From R570 on the second replaces the first; older drivers lack it."""
 _COMPUTE_MODES = ("Default", "Exclusive Thread", "Prohibited", "Exclusive Process")  # by nvmlComputeMode_t
 _MOST_EVENTS = 64  # taken at once
+_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+_MOST_BYTES = 1 << 16  # read of a file that states a GPU's place: a list of every second of 8,192 CPUs has 20 KB
+_MOST_NODES = 1024  # MAX_NUMNODES of a kernel at most (CONFIG_NODES_SHIFT 10)
 _ARCHITECTURES = {
     2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere", 8: "Ada", 9: "Hopper", 10: "Blackwell", 13: "Rubin",
 }  # fmt: skip
@@ -40,7 +48,41 @@ def identity_groups(device: Device) -> list[FieldGroup]:
         "pci_bus_id": lambda: call(nvml.nvmlDeviceGetPciInfo).busId.decode(),
         "architecture": lambda: _architecture(numbers.count(call(nvml.nvmlDeviceGetArchitecture))),
     }
-    return [single(field, ONCE_NS, read) for field, read in asked.items()]
+    return [*(single(field, ONCE_NS, read) for field, read in asked.items()), FieldGroup(PLACE, ONCE_NS, _place(device))]
+
+
+def _place(device: Device) -> Way:
+    """The NUMA node of the GPU's slot, and that node's CPUs, as the kernel has them."""
+
+    def way(values: Values, missing: Missing) -> None:
+        bus_id = device.call(nvml.nvmlDeviceGetPciInfo).busId.decode()
+        try:
+            values["numa_node"], values["near_cpus"] = read_place(bus_id, PCI_DEVICES)
+        except (OSError, ValueError) as error:
+            missing.update(dict.fromkeys(PLACE, str(error)))
+
+    return way
+
+
+def read_place(bus_id: str, devices: str) -> tuple[int, str]:
+    """(NUMA node, list of its CPUs) of a PCI device below the folder ``devices``. Raises OSError, or ValueError where the kernel knows no
+    node, both with the reason. ``bus_id``: as NVML has it, with eight digits of the domain and capitals; the kernel has four at least."""
+    domain, _, rest = bus_id.lower().partition(":")
+    if not _BUS_ID.fullmatch(f"{domain}:{rest}"):
+        raise ValueError("the driver gives no PCI address that the kernel knows")
+    folder = os.path.join(devices, f"{int(domain, 16):04x}:{rest}")
+    try:
+        with open(os.path.join(folder, "numa_node"), "rb") as file:
+            node = int(file.read(_MOST_BYTES))
+        with open(os.path.join(folder, "local_cpulist"), encoding="ascii", errors="replace") as file:
+            cpus = file.read(_MOST_BYTES).strip()
+    except OSError as error:
+        raise OSError(f"{folder} cannot be read: {(error.strerror or str(error)).lower()}") from error
+    if not 0 <= node < _MOST_NODES:
+        raise ValueError("the firmware does not state the NUMA node of its slot, as in most virtual machines")
+    if not parse_cpus(cpus):
+        raise ValueError(f"NUMA node {node}, that its slot is attached to, has no CPUs")
+    return node, cpus
 
 
 def _architecture(code: int) -> str:

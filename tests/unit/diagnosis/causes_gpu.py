@@ -348,6 +348,36 @@ def probed_copies_over_one_lane() -> Scene:
     return scene
 
 
+NODE = {"numa_node": 1, "near_cpus": "2-3"}
+
+
+def copying_pinned(gb_per_s: float, on: int, **gpu: object) -> Scene:
+    """A host of two nodes of two CPUs, and copies from page-locked memory for half of the time; GPU 0 is attached to node 1.
+
+    ``on``: the CPU that trainer and workers run on.
+    """
+    scene = alone(30.0, 0.6, [ON_CPU], **({"pcie_gen": 4, "pcie_width": 16} | NODE | gpu))
+    scene.probed = True
+    scene.calls = {(100, "cuMemcpyHtoD_v2"): (50, 0.6, round(0.6 * gb_per_s * 1e9)), (100, "cuStreamSynchronize"): (10, 0.3, 0)}
+    for proc in scene.procs.values():
+        proc.processor = on
+    return scene
+
+
+def copies_from_the_other_socket() -> Scene:
+    return copying_pinned(8.0, on=0)
+
+
+def as_slow_copies_beside_the_gpu() -> Scene:
+    """Something else delays them: it is no distance."""
+    return copying_pinned(8.0, on=3)
+
+
+def pageable_copies_from_the_other_socket() -> Scene:
+    """The distance has its part, but page-locked memory would gain more."""
+    return copying_pinned(2.5, on=0)
+
+
 GPU_SIDE: dict[Callable[[], Scene], tuple[str, str]] = {
     transfer: ("transfer-bound", "h2d-transfer"),
     transfer_over_a_narrow_link: ("transfer-bound", "h2d-transfer"),
@@ -357,6 +387,9 @@ GPU_SIDE: dict[Callable[[], Scene], tuple[str, str]] = {
     probed_copies_over_one_lane: ("transfer-bound", "pcie-degraded"),
     one_lane_of_sixteen: ("transfer-bound", "pcie-degraded"),
     older_generation_while_copying: ("transfer-bound", "pcie-degraded"),
+    copies_from_the_other_socket: ("transfer-bound", "numa-remote"),
+    as_slow_copies_beside_the_gpu: ("transfer-bound", "h2d-transfer"),
+    pageable_copies_from_the_other_socket: ("transfer-bound", "h2d-transfer"),
     quick_steps_one_wait_each: ("wait-heavy", "sync-storm"),
     small_pieces_one_by_one: ("transfer-bound", "h2d-transfer"),
     collating_before_light_kernels: ("input-bound", "main-thread-preprocessing"),
