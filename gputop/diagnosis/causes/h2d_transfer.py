@@ -17,7 +17,7 @@ from gputop.diagnosis.facts.stepclock import moves_weights
 from gputop.diagnosis.graph.gpuside import both_ways, copied, copying, link_of, pace_of, traffic
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.pausing import is_ahead
-from gputop.diagnosis.graph.placement import shut_out
+from gputop.diagnosis.graph.placement import shut_out, uncounted
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import Evidence, Fix
@@ -50,16 +50,18 @@ def _fixes(job: WalkedJob, facts: WalkedFacts) -> Iterator[Fix]:
         yield Fix("Fill one buffer again and again: the pages of a new one are made while it is copied")
     elif _crawls(job):
         yield Fix("See whether others copy over its link, or its clocks are low", "nvidia-smi dmon -s ct", look=True)
+    yield from _elsewhere(job)
     if calls is not None and moves_weights(calls):
         yield from advice.fixes(ways.offloaded)
     elif copies_back(job):
         yield from advice.fixes(ways.returned)
     else:
-        yield from _elsewhere(job)
         as_fast_as_link = traffic(job) >= policy.HALF * (job.idle or 1.0) * link_of(job)
         if not as_fast_as_link or (calls is not None and calls.copy >= policy.LITTLE):  # otherwise it is pinned already
             yield from advice.fixes(advice.loading(job, facts).pinned)
         yield from advice.fixes((*ways.beside, *ways.smaller))
+    if gpu := uncounted(job):
+        yield Fix(filled("See what another NUMA node than GPU {}'s costs: root counts copies", gpu.index), "sudo gputop", look=True)
 
 
 def _elsewhere(job: WalkedJob) -> Iterator[Fix]:

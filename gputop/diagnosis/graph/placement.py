@@ -18,13 +18,13 @@ CPU_COPY_PART = 0.4  # part of the time of a CPU's copy that memory of another n
 
 def near_cpus(job: WalkedJob) -> frozenset[int]:
     """CPUs of the NUMA nodes to which its GPUs are attached; empty if one's is unknown, or copies go there over C2C (Grace)."""
-    if any(gpu.c2c_links or not gpu.near_cpus for gpu in job.gpus):
+    if any(gpu.c2c_links or gpu.numa_node is None or not gpu.near_cpus for gpu in job.gpus):
         return frozenset()
     return frozenset[int]().union(*(gpu.near_cpus for gpu in job.gpus))
 
 
 def usable_cpus(job: WalkedJob) -> frozenset[int]:
-    """Those of `near_cpus` that the job's cgroup grants."""
+    """CPUs of `near_cpus` that the job's cgroup grants."""
     near, granted = near_cpus(job), parse_cpus(job.limits.cpuset)
     return near & granted if granted else near
 
@@ -32,6 +32,13 @@ def usable_cpus(job: WalkedJob) -> frozenset[int]:
 def shut_out(job: WalkedJob) -> GpuFacts | None:
     """A GPU of a job that copies from afar because its cgroup grants no CPU near its GPUs; None if there is another way, or no need."""
     return job.gpus[0] if job.gpus and far_part(job) > 0.0 and not usable_cpus(job) else None
+
+
+def uncounted(job: WalkedJob) -> GpuFacts | None:
+    """A GPU of a job that runs mostly on another NUMA node, and whose copies are not counted, so that the distance has no price; None
+    otherwise."""
+    away = job.trainer.away_from(near) if (near := near_cpus(job)) else None
+    return job.gpus[0] if job.cuda.calls is None and (away or 0.0) >= policy.HALF else None
 
 
 def far_part(job: WalkedJob) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from gputop.sources.nvml.slow import read_place
 from tests.unit.diagnosis.causes_gpu import copying_pinned
-from tests.unit.diagnosis.scene import Scene
+from tests.unit.diagnosis.scene import SLEEP, Scene
 
 
 def _far_share(scene: Scene) -> float:
@@ -42,10 +42,11 @@ def _far_share_now(scene: Scene) -> float:
     [
         {"near_cpus": "0-3", "numa_node": 0},
         {"near_cpus": None, "numa_node": None},
+        {"numa_node": None},
         {"c2c_links": 5},
         {"near_cpus": "0-1", "numa_node": 0},
     ],
-    ids=["one node", "unknown node", "Grace", "runs beside it"],
+    ids=["one node", "unknown node", "CPUs without a node", "Grace", "runs beside it"],
 )
 def test_no_distance_is_claimed(gpu: dict[str, object]) -> None:
     assert _far_share(copying_pinned(8.0, on=0, **gpu)) == 0.0
@@ -57,11 +58,16 @@ def test_few_copies_are_no_cause() -> None:
     assert _far_share(scene) == 0.0
 
 
-def test_copies_that_are_not_counted_show_no_pace() -> None:
-    scene = copying_pinned(8.0, on=0)
+@pytest.mark.parametrize(("on", "is_told"), [(0, True), (3, False)])
+def test_copies_that_are_not_counted_have_no_price_and_can_be_counted(on: int, is_told: bool) -> None:
+    scene = copying_pinned(8.0, on=on)
     scene.probed, scene.calls = False, {}
+    scene.procs[100].run, scene.procs[100].looks = 0.02, [SLEEP]
     scene.gpus[0]["pcie_rx_bytes_per_s"] = 4.8e9
     assert _far_share(scene) == 0.0
+    verdict = scene.engine.verdict
+    assert verdict.cause == "h2d-transfer"
+    assert any(fix.look and "NUMA node" in fix.text for fix in verdict.fixes) is is_told
 
 
 def test_what_is_slower_than_any_distance_has_another_reason() -> None:
