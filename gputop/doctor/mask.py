@@ -27,6 +27,7 @@ _FLAGS = frozenset(("-m", "-c", "-u", "-E", "-I", "-P", "-S", "--multiprocessing
 _STARTER = re.compile(r"from multiprocessing\.\w+ import \w+|compile_worker")
 _SLICES = frozenset(("", ".", "..", "system.slice", "user.slice", "init.scope", "docker", "kubepods", "kubepods.slice", "slurm"))
 # Values of variables: numbers, lists of numbers, switches, this host. Any other address is hashed.
+_COLLECTIVE = re.compile(r"0x[0-9a-f]{1,16}|[A-Z][A-Za-z]{2,15}(?:_[A-Z]{2,6})?|LL(?:128)?|[A-Z]{4,8}", re.ASCII)  # ``AllReduce``, ``Ring``
 _PLAIN = re.compile(r"(?!(\d+\.){3}\d+$)[\d,.-]*|127(\.\d+){3}|localhost|all|none|void|true|false", re.IGNORECASE)
 _INTERFACE = re.compile(r"lo|(eth|ens|enp|eno|ib|bond|docker|wl)[a-z\d]*")  # network interfaces with a name of the kernel's
 _RDMA_DEVICE = re.compile(r"((mlx4|mlx5|bnxt_re|hns|irdma|ionic|hfi1|efa|rdmap\d+s|rocep\d+s|ibp\d+s)_?\d+(f\d+)?)")  # with a driver's name
@@ -155,6 +156,7 @@ _RULES: dict[str, _Rule] = {
     "RdmaPort.name": _keep_if(_RDMA), "RdmaPort.interface": _keep_if(_INTERFACE), "RdmaPort.missing": Mask.message,
     "ProcSample.wire_interface": _keep_if(_INTERFACE), "Serving.address": _keep_if(_LOOPBACK), "Serving.problem": Mask.message,
     "Transport.variables": _keep_if(_PLAIN), "Transport.devices": _keep_if(_RDMA_DEVICE),
+    **dict.fromkeys((f"Collective.{name}" for name in ("comm", "coll", "algo", "proto")), _keep_if(_COLLECTIVE)),
     "FileSystem.path": Mask.mount_point, "FileSystem.device": _keep_if(_DISK), "SourceState.reason": Mask.message,
     "SourceState.remedy": Mask.message, "SourceState.detail": Mask.message,
     **dict.fromkeys((

@@ -13,9 +13,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
+from gputop.model.collective import newest_of
 from gputop.model.frame import (
     SECOND_NS,
     CgroupSample,
+    Collective,
     CudaCall,
     Frame,
     Gpu,
@@ -162,6 +164,7 @@ class Board(Struct):
     cost: SelfCost | None = None
     sampled: dict[int, MainSamples] = field(default_factory=dict)  # pid -> samples of its main thread
     servings: dict[tuple[int, str, str, str], Serving] = field(default_factory=dict)  # `SERVING_KEY` -> the server's newest page
+    collectives: dict[tuple[int, str, str], Collective] = field(default_factory=dict)  # `COLLECTIVE_KEY` -> what its rank wrote last
 
     def with_header(self, header: Header) -> Board:
         """The board after a header: this one if the header only corrects the clocks of the same stream, else an empty one."""
@@ -222,6 +225,8 @@ class Board(Struct):
             self.sampled.pop(pid, None)
         if frame.gone and self.servings:
             self.servings = {key: one for key, one in self.servings.items() if one.pid not in frame.gone}
+        if frame.gone and self.collectives:
+            self.collectives = {key: one for key, one in self.collectives.items() if one.pid not in frame.gone}
         for info in frame.infos:
             self.infos[info.pid] = info
         for proc in frame.procs:
@@ -238,8 +243,10 @@ class Board(Struct):
             self.sampled[sampled.pid] = sampled
         if frame.servings:
             self.servings = newest((*self.servings.values(), *frame.servings))
+        if frame.collectives:
+            self.collectives = self.collectives | newest_of(frame.collectives)
         self.cost = frame.cost or self.cost
-        if max(len(self.procs), len(self.infos), len(self.threads), len(self.preempts), len(self.wakeups), len(self.calls)) > _MOST:
+        if max(len(getattr(self, name)) for name in _BOUNDED) > _MOST:
             self._clear()
 
     def _clear(self) -> None:
@@ -295,8 +302,9 @@ class Board(Struct):
 
 _TABLES = (
     "gpus", "infos", "procs", "host", "host_read_ns", "cgroups", "sources", "threads", "preempts", "wakeups", "calls", "launches",
-    "sampled", "thread_calls", "servings",
+    "sampled", "thread_calls", "servings", "collectives",
 )  # fmt: skip
+_BOUNDED = ("procs", "infos", "threads", "preempts", "wakeups", "calls", "collectives")
 _MOST = 1 << 18  # entries per table between two key frames: no machine has more; a stream with more is made up
 _RESTATED = ("infos", "procs", "threads", "preempts", "wakeups", "calls", "thread_calls")  # a key frame mostly repeats their entries
 _INHERITED = ("user", "comm", "cmdline", "exe", "cgroup", "cpus_allowed", "env", "libs", "threads", "other_ends", "read_by")

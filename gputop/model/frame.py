@@ -21,6 +21,7 @@ from typing import Annotated
 
 import msgspec
 
+from gputop.model.collective import Collective
 from gputop.model.gpu import (
     PART,
     SILENT,
@@ -41,8 +42,8 @@ from gputop.model.serving import Serving
 from gputop.model.stream import BOUNDED, FORMAT_MAJOR, FORMAT_MINOR, MOST_IN_FRAME, Header, Mark, SelfCost, SourceState
 
 __all__ = [
-    "FORMAT_MAJOR", "FORMAT_MINOR", "MOST_IN_FRAME", "PART", "SECOND_NS", "SILENT", "CgroupSample", "CpuSample", "CudaCall",
-    "DiskSample", "FileSystem", "Frame", "Gpu", "GpuProc", "GpuReading", "Hardware", "Header", "Host", "LaunchRate",
+    "FORMAT_MAJOR", "FORMAT_MINOR", "MOST_IN_FRAME", "PART", "SECOND_NS", "SILENT", "CgroupSample", "Collective", "CpuSample",
+    "CudaCall",    "DiskSample", "FileSystem", "Frame", "Gpu", "GpuProc", "GpuReading", "Hardware", "Header", "Host", "LaunchRate",
     "MainSamples", "Mark", "Met", "MigInstance", "Names", "NetSample", "Nic", "NvLinkCounts", "Preempt", "Probes", "ProcInfo",
     "ProcSample", "Psi", "RdmaPort", "ReadLimit", "SchedThread", "SelfCost", "Serving", "SourceState", "Stack", "ThreadCalls", "ThreadInfo",
     "ThreadSample", "Transport", "Wakeup", "compute_pids", "forget_parts", "link_bytes_per_s", "sizes_of_contexts",
@@ -76,6 +77,7 @@ class Frame(msgspec.Struct, omit_defaults=True, dict=True):
     readings: Annotated[list[GpuReading], BOUNDED] = []
     """Every GPU reading of utilization and power, in a merged frame; ``gpus`` has the last of each field."""
     servings: Annotated[list[Serving], BOUNDED] = []  # pages of inference servers that came since the previous frame; all in a key frame
+    collectives: Annotated[list[Collective], BOUNDED] = []  # those of which a rank wrote since the previous frame; all in a key frame
 
     @property
     def packed(self) -> bytes:

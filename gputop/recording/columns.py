@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import astuple
 
+from gputop.model.collective import COLLECTIVE_KEY
 from gputop.model.frame import Frame, ProcSample, ThreadSample
 from gputop.model.probes import WAKEUP_KEY
 from gputop.model.serving import SERVING_KEY
@@ -45,6 +46,7 @@ SAME, ANY, INTEGERS, FLOATS, TABLE, COUNTS = range(6)
 KEYS = {
     "Frame": (), "Host": (), "Psi": (), "Probes": (), "SelfCost": (), "Hardware": (), "Preempt": ("victim_tid", "culprit_tid"),
     "Wakeup": WAKEUP_KEY, "CudaCall": ("pid", "call"), "ThreadCalls": ("tid", "call"), "Serving": SERVING_KEY,
+    "Collective": COLLECTIVE_KEY,
 }  # fmt: skip
 """The subject of a row, if that is not its first field. New ones come last: tables of older recordings lack them."""
 UNITS = dict.fromkeys(

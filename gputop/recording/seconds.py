@@ -16,6 +16,7 @@ from typing import Any
 from msgspec.structs import asdict, replace
 
 from gputop.model.board import wakeup_key
+from gputop.model.collective import newest_of
 from gputop.model.frame import (
     SECOND_NS,
     CudaCall,
@@ -243,6 +244,7 @@ def _merge(frames: Sequence[Frame], gpus: list[Gpu], host: Host | None) -> Frame
         sources=list({source.name: source for frame in frames for source in frame.sources}.values()),
         stacks=[stack for frame in frames for stack in frame.stacks], marks=[mark for frame in frames for mark in frame.marks],
         servings=list(newest(one for frame in frames for one in frame.servings).values()),
+        collectives=list(newest_of(one for frame in frames for one in frame.collectives).values()),
         cost=next((frame.cost for frame in reversed(frames) if frame.cost is not None), None),
         ticks=sum(frame.ticks for frame in frames),
         met=[Met(pid, times, *wait) for (pid, *wait), times in met.items() if pid in procs],

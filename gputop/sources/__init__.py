@@ -129,6 +129,7 @@ REGISTRY = (
     Entry("nvml", "gputop.sources.nvml", "NvmlSource", _unless_simulated),
     Entry("simulated", "gputop.sources.simulated", "SimulatedSource", lambda _: None if is_simulated() else ""),
     Entry("serving", "gputop.sources.serving", "ServingSource", lambda settings: None if settings.asks else "not asked for: --no-serving"),
+    Entry("inspector", "gputop.sources.inspector", "InspectorSource", is_later=True),
     Entry("marks", "gputop.sources.marks", "MarksSource", is_later=True),
 )  # all sources in reading order. NVML stands behind the readers of /proc: GPUs with a thread of their own are polled while those read.
 

@@ -19,6 +19,7 @@ from gputop.findings.sentence import plain
 from gputop.findings.verdict import ProcState
 from gputop.findings.ways import Way
 from gputop.model.board import Board, GpuBoard
+from gputop.model.collective import CollectiveNow
 from gputop.model.fields import limits
 from gputop.model.frame import (
     PART,
@@ -182,6 +183,7 @@ class ProcessNow(Struct, frozen=True, kw_only=True, gc=False):
     disk_pct: float | None
     identity: Identity | UnsetType = UNSET
     transport: TransportNow | UnsetType = UNSET  # of a trainer that has peers, once it was read
+    collectives: list[CollectiveNow] | UnsetType = UNSET  # of a rank that writes them (NCCL's Inspector), those that take most first
     gpus: list[OnGpu]
     missing: dict[str, str]
 
@@ -276,16 +278,21 @@ def keep(older: Board, board: Board, frame: Frame) -> None:
 def take(
     older: Board, newer: Board, roles: dict[int, Role], states: dict[int, ProcState], only: frozenset[int] | None = None,
     incidents: Sequence[Episode] = (), servers: Sequence[ServingNow] = (), ways: Mapping[int, Sequence[Way]] | None = None,
+    collectives: Mapping[int, Sequence[CollectiveNow]] | None = None,
 ) -> Snapshot:  # fmt: skip
     """Return the snapshot, with rates from ``older`` to ``newer``, and without terminal escapes in its texts.
 
-    ``ways``: pid of a rank -> the ways on which its data move.
+    ``ways``: pid of a rank -> the ways on which its data move; ``collectives``: its collectives by name.
     ``only`` limits the processes; without it they are trainers, workers, processes on GPUs and bystanders with `LEAST_CPU_PCT`.
     """
     header, switched = newer.header, ProbedSwitches(older, newer)
     on_gpu = _gpu_procs(newer)
     pids = only if only is not None else frozenset(pid for pid in newer.procs if _matters(pid, older, newer, roles, on_gpu))
     sources = newer.sources.values()
+
+    def moved(pid: int) -> tuple[Sequence[Way], Sequence[CollectiveNow]]:
+        return (ways or {}).get(pid, ()), (collectives or {}).get(pid, ())
+
     return Snapshot(
         unix_s=header.unix_ns_of(newer.t_ns) / 1e9,
         t_ns=newer.t_ns,
@@ -296,7 +303,7 @@ def take(
         sources=_cleaned({s.name: {"state": s.state, "reason": s.reason or None, "remedy": s.remedy or None, **s.detail} for s in sources}),
         gpus=[_gpu(newer.gpus[i], older.gpus.get(i)) for i in sorted(newer.gpus)],
         procs=[
-            _proc(pid, older, newer, roles.get(pid), states.get(pid), on_gpu.get(pid, []), switched, (ways or {}).get(pid, ()))
+            _proc(pid, older, newer, roles.get(pid), states.get(pid), on_gpu.get(pid, []), switched, moved(pid))
             for pid in sorted(pids)
         ],
         servers=[plain(one, clean) for one in servers],
@@ -323,8 +330,9 @@ class Snapshots:
         before = self.following.past.before(board, SECOND_NS)
         self._older.threads, self._older.probed_ns = before.threads, before.probed_ns
         chosen, incidents = only(board, engine.roles), lasting(engine, board)
-        ways = engine.facts.ways if engine.facts is not None else None
-        return take(self._older, board, engine.family, engine.states, chosen, incidents, servers_of(engine, board), ways)
+        ways, collectives = (engine.facts.ways, engine.facts.collectives) if engine.facts is not None else (None, None)
+        servers = servers_of(engine, board)
+        return take(self._older, board, engine.family, engine.states, chosen, incidents, servers, ways, collectives)
 
 
 def lasting(engine: Engine, board: Board) -> list[Episode]:
@@ -445,9 +453,9 @@ def _proc(
     state: ProcState | None,
     on_gpu: list[OnGpu],
     switched: ProbedSwitches,
-    ways: Sequence[Way],
+    moved: tuple[Sequence[Way], Sequence[CollectiveNow]],
 ) -> ProcessNow:
-    sample, before, info = newer.procs[pid], older.procs.get(pid), newer.infos.get(pid)
+    sample, before, info, (ways, collectives) = newer.procs[pid], older.procs.get(pid), newer.infos.get(pid), moved
     rates = proc_rates(before, sample, switched) if before else None
     counters = {name: getattr(sample, field) for name, field in _COUNTERS}
     out = _cleaned({"pid": pid} | _diagnosed(role, state, info) | _names(info) | counters | _rates(before, sample, rates))
@@ -456,6 +464,8 @@ def _proc(
         out["identity"] = plain(identity_of(info, newer.header.host), clean)
         if info.transport is not None:
             out["transport"] = _transport(info.transport, ways)
+        if collectives:
+            out["collectives"] = [plain(one, clean) for one in collectives]
     return ProcessNow(gpus=on_gpu, **out)
 
 

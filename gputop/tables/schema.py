@@ -583,8 +583,18 @@ SERVING = TableSpec("serving", "inference servers by their own metrics: a row fo
     *_times("queued", "in the queue"),
     *_times("whole", "of whole requests"),
 ), keep=read_now)  # fmt: skip
+COLLECTIVE = TableSpec("collective", "collectives of a rank by NCCL's Inspector, where a site has it", ("collectives",), (
+    *CLOCK, *(_gauge(name, "INTEGER", words) for name, words in (
+        ("pid", "rank's process"), ("rank", "in its communicator"), ("ranks", "of it"), ("nodes", "of it"), ("last_us", "the latest's, us"),
+        ("size_bytes", "message of the latest, bytes"), ("last_busbw_mb_per_s", "bus bandwidth of the latest, MB/s"))),
+    *(_gauge(name, "TEXT", words) for name, words in (
+        ("comm", "communicator"), ("name", "its name"), ("coll", "AllReduce, …"), ("algo", "algorithm"), ("proto", "protocol"))),
+    *(_count(name, words) for name, words in (("times", "operations read"), ("bytes", "of messages"), ("late", "it came last"),
+        ("bus_bytes", "bus bandwidth times time, bytes"), ("compared", "of which all ranks' times are known"))),
+    _seconds("time_s", "time_us", "execution times", 1e-6), _seconds("awaited_s", "awaited_us", "others' waits for it", 1e-6),
+), keep=read_now)  # fmt: skip
 
 TABLES = {spec.name: spec for spec in (
     GPU, PROC, SYNC, COPY, THREAD_CALL, PREEMPT, WAKEUP, PROCESS, INCIDENT, LEDGER, MEMBER, STACK, MARK, GAP, HOST, CPU, DISK, NET, RDMA,
-    CGROUP, HARDWARE, NIC, FILE_SYSTEM, GPU_PROCESS, LAUNCH, MAIN, TALLY, SERVING,
+    CGROUP, HARDWARE, NIC, FILE_SYSTEM, GPU_PROCESS, LAUNCH, MAIN, TALLY, SERVING, COLLECTIVE,
 )}  # fmt: skip

@@ -11,7 +11,7 @@ from msgspec import Struct
 from textual import events
 from textual.binding import Binding
 
-from gputop.findings.ways import words
+from gputop.findings.ways import of_collective, words
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Hardware, ProcInfo, ProcSample
 from gputop.model.identity import BY_HOSTNAME, SHORT_ID, Identity, identity_of
@@ -32,6 +32,7 @@ _PARTS = {"files": "descriptors"}  # section -> the part of ProcessDetails that 
 _NOT_YET = "being read …"
 SHORT_ROWS = 6  # rows of a folded section in a terminal of `TALL` rows or more; in a lower one it has none
 TALL = 30  # rows
+MOST_NAMED = 4  # collectives of a rank that are shown, those that take most time
 HEAD_ROWS = 2  # rows of the box that do not scroll
 SLOW_S = 3.0  # s after which the box shows that the kernel does not answer
 _INFERRED = ", inferred: what it waits for cannot be read"
@@ -292,6 +293,11 @@ def _transport(session: Session, info: ProcInfo, at: int | None) -> list[Line]:
     library = f"{one.library} {one.version}".strip() or one.missing.get("library", "maps neither NCCL nor RCCL")
     out = [pair("to other ranks", moving)] if moving else []
     out += [pair("collectives", library), pair("RDMA devices", ", ".join(one.devices) or one.missing.get("devices", "has none open"))]
+    inspector = session.board.sources.get("inspector")
+    if inspector is not None and (why := inspector.detail.get(str(info.pid))):
+        out.append(pair("by name", why))
+    named = facts.collectives.get(info.pid, ()) if facts is not None and at is None else ()
+    out += [pair(each.coll, of_collective(each)) for each in named[:MOST_NAMED]]
     return out + [pair(name, f"{value}{' (/etc/nccl.conf)' if name in one.configured else ''}") for name, value in one.variables.items()]
 
 

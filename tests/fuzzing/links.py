@@ -11,6 +11,7 @@ import msgspec
 from gputop.model.frame import Frame, Host, ProcInfo
 from gputop.recording.chunks import Decoder
 from gputop.recording.format import pack_frames, pack_header
+from gputop.sources.inspector.lines import MOST_KINDS, WORD, Lines, Tallies
 from gputop.sources.nics import MOST_PORTS, Ports
 from gputop.sources.procfs.transport import MOST_VARIABLES, VALUE, look
 from tests.fuzzing.kind import Kind, changed_text, is_harmless
@@ -25,6 +26,10 @@ _MAPS = (
 )  # fmt: skip
 _ENVIRON = "NCCL_IB_DISABLE=1\0NCCL_SOCKET_IFNAME=eth0\0PATH=/bin\0RANK=3\0"
 _CONFIG = "# all nodes\nNCCL_DEBUG=WARN\nNCCL_IB_HCA = mlx5_0:1\n"
+_NAMED = (
+    '{"header":{"id":"0xa","comm_name":"DP","rank":%d,"n_ranks":2,"nnodes":1},"metadata":{"pid":7,"hostname":"n"},'
+    '"coll_perf":{"coll":"AllReduce","coll_sn":%d,"coll_msg_size_bytes":64,"coll_exec_time_us":9,"coll_busbw_gbs":1.5}}\n'
+)
 _PORT = "4: ACTIVE\x01400 Gb/sec (4X NDR)\x01InfiniBand\x01ib0"
 _BETWEEN = b"\x01"
 
@@ -75,9 +80,30 @@ def ports_drive(path: str) -> None:
     _comes_through(Frame(0, made.START_NS, key=True, host=Host(made.START_NS, rdma=found)))
 
 
+def collectives(rng: random.Random) -> bytes:
+    """Files of NCCL's Inspector, of two ranks."""
+    return changed_text(rng, "".join(_NAMED % (i % 2, i // 2) for i in range(8)))
+
+
+def collectives_drive(path: str) -> None:
+    """Sums are bounded, texts harmless, and a recording holds them."""
+    lines, tallies = Path(path).read_bytes().split(b"\n"), Tallies()
+    for number, line in enumerate(lines):
+        for one in Lines(7).read([line]):
+            tallies.add(1 + number % 2, 0, one, made.START_NS)
+    found = [one for kinds in tallies.of.values() for one in kinds.values()]
+    assert len(found) <= 2 * MOST_KINDS
+    for one in found:
+        values = msgspec.structs.asdict(one).values()
+        assert all(is_harmless(value) and len(value) <= WORD for value in values if isinstance(value, str))
+        assert all(value >= 0 for value in values if isinstance(value, int))
+    _comes_through(Frame(0, made.START_NS, key=True, collectives=found))
+
+
 def _comes_through(frame: Frame) -> None:
     decoder = Decoder()
     assert decoder.feed(pack_header(made.HEADER) + pack_frames([frame]))[1:] == [frame]
 
 
-KINDS = (Kind("rank-files", ranks, ranks_drive, 3), Kind("rdma-ports", ports, ports_drive, 3))
+KINDS = (Kind("rank-files", ranks, ranks_drive, 3), Kind("rdma-ports", ports, ports_drive, 3),
+         Kind("inspector-lines", collectives, collectives_drive, 3))  # fmt: skip

@@ -13,7 +13,8 @@ from msgspec import structs
 from textual.pilot import Pilot
 
 from gputop.findings.ways import Way
-from gputop.model.frame import FileSystem, Frame, Hardware, Names, Nic, Transport
+from gputop.model.collective import Collective, collective_now
+from gputop.model.frame import FileSystem, Frame, Hardware, Names, Nic, SourceState, Transport
 from gputop.sources import parse
 from gputop.sources.closeup import process
 from gputop.stream.session import Session
@@ -322,6 +323,12 @@ async def test_how_a_ranks_data_reach_the_others(make_app: MakeApp) -> None:
     session.board.infos[scene.TRAINER] = structs.replace(info, transport=known)
     assert session.engine.facts is not None
     session.engine.facts.ways[scene.TRAINER] = (Way("sockets", "eth0", 12e6), Way("shm"))
+    reduced = Collective(
+        scene.TRAINER, "0xa", "AllReduce", size_bytes=64_000_000, times=2, time_us=20_000, bus_bytes=800_000_000,
+        compared=2, late=2, awaited_us=9000,
+    )  # fmt: skip
+    session.engine.facts.collectives[scene.TRAINER] = (collective_now(None, reduced),)
+    session.board.sources["inspector"] = SourceState("inspector", "partial", "x", "", {str(scene.TRAINER): "a link is not followed"})
     app = make_app(session)
     async with app.run_test(size=(160, 60)) as pilot:
         app.push_screen(DetailsScreen(app.context, scene.TRAINER))
@@ -330,6 +337,8 @@ async def test_how_a_ranks_data_reach_the_others(make_app: MakeApp) -> None:
         assert facts["to other ranks"].startswith("TCP by eth0 12 MB/s, shared memory")
         assert facts["collectives"].startswith("nccl 2.21.5")
         assert facts["RDMA devices"].startswith("mlx5_0")
+        assert facts["AllReduce"].startswith("64.0 MB, 10.0 ms, 40.0 GB/s; came last in 100 % of them, awaited for 4.5 ms")
+        assert facts["by name"].startswith("a link is not followed")
         assert "/etc/nccl.conf" in facts["NCCL_IB_DISABLE"]
         assert "\x1b" not in text(app)
 

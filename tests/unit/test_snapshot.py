@@ -10,6 +10,7 @@ import pytest
 from gputop.findings.verdict import ProcState
 from gputop.findings.ways import Way
 from gputop.model.board import Board
+from gputop.model.collective import Collective, collective_now
 from gputop.model.frame import (
     Frame,
     Gpu,
@@ -91,7 +92,12 @@ def test_a_rank_has_its_ways_and_what_it_could_use() -> None:
         ProcSample(pid, 1, 5, "S", 0, 0, 0, 1) for pid in (7, 8)]))  # fmt: skip
     roles = {pid: Role("trainer", trainer_pid=pid) for pid in (7, 8)}
     ways = {7: (Way("rdma", "mlx5_0/1", 5e9), Way("shm"))}
-    rank, lone = shown_of(board, board, roles, {}, frozenset((7, 8)), (), (), ways)["procs"]
+    named = {7: (collective_now(None, Collective(7, "0xa", "All\x1bReduce", size_bytes=64, times=2, time_us=10, bus_bytes=90_000)),)}
+    rank, lone = shown_of(board, board, roles, {}, frozenset((7, 8)), (), (), ways, named)["procs"]
+    [collective] = rank["collectives"]
+    assert (collective["coll"], collective["mean_us"], collective["busbw_gb_per_s"]) == ("All·Reduce", 5.0, 9.0)
+    assert unexplained([collective]) == []
+    assert "collectives" not in lone
     told = rank["transport"]
     assert (told["library"], told["version"], told["shm"], told["devices"]) == ("nccl", None, 2, ["mlx5_0"])
     assert told["variables"] == {"NCCL_IB_DISABLE": "1·"}

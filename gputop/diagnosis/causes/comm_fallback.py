@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gputop.diagnosis.causes import Finding, Judge, advice, percent
+from gputop.diagnosis.causes import Finding, Judge, advice, named, percent
 from gputop.diagnosis.causes.slow_wire import faster_interface, look_at_connections
 from gputop.diagnosis.facts.facts import PortUse
 from gputop.diagnosis.facts.transport import Fallback, fallback
@@ -35,7 +35,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     if found is None:  # it was one in the window before
         return Finding("its ranks send by TCP what a faster way could carry")
     if found.used is None:
-        return _tell_shared(job, found)
+        return _tell_shared(job, found, facts)
     used, port, transport = found.used, found.port, found.transport
     rate = max(used.sent_bytes_per_s, used.received_bytes_per_s)
     detail = filled("{} over TCP by {}, {:.0f} MB/s, while {}", _talkers(found, used.name), used.interface, rate / 1e6, _idle(found))
@@ -49,13 +49,14 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
                  "RDMA devices that the rank has open"),
         Evidence("nccl_shm_mappings", None if "shm" in transport.missing else float(transport.shm), "",
                  "memory of NCCL that it shares with other ranks (/dev/shm/nccl-*)"),
+        *named.carried(job, facts),
     )  # fmt: skip
     ways = tuple(_by_rdma(found) if found.better == RDMA else _on_one_host(found))
     fixes = (*ways, *faster_interface(used, facts), *advice.fixes(advice.computing(job, facts).exchanged), _LOG, look_at_connections(job))
     return Finding(detail, evidence, fixes, victims=tuple(sorted(job.ranks.kin or {job.trainer.pid})))
 
 
-def _tell_shared(job: WalkedJob, found: Fallback) -> Finding:
+def _tell_shared(job: WalkedJob, found: Fallback, facts: WalkedFacts) -> Finding:
     transport, rate = found.transport, found.pcie_bytes_per_s or 0.0
     talk = _talkers(found, job.trainer.role.label)
     detail = filled("{} through the host's memory, {:.0f} MB/s over PCIe, while {}", talk, rate / 1e6, _idle(found))
@@ -63,6 +64,7 @@ def _tell_shared(job: WalkedJob, found: Fallback) -> Finding:
         Evidence("pcie_bytes_per_s", round(rate), "B/s", "over PCIe, to its GPUs and back"),
         _nvlink(job, found),
         Evidence("nccl_shm_mappings", float(transport.shm), "", "memory of NCCL that it shares with other ranks (/dev/shm/nccl-*)"),
+        *named.carried(job, facts),
     )
     looks = (_LOG, Fix("See which GPUs may read each other's memory", "nvidia-smi topo -p2p r", look=True))
     return Finding(detail + _version(transport), evidence, (*_on_one_host(found), *looks), victims=tuple(sorted(job.ranks.kin)))

@@ -10,7 +10,7 @@ way alone, as an upload's; exchanges that are no TCP (NVLink, InfiniBand), of wh
 
 from __future__ import annotations
 
-from gputop.diagnosis.causes import Finding, Judge, advice, percent
+from gputop.diagnosis.causes import Finding, Judge, advice, named, percent
 from gputop.diagnosis.facts import life, wire
 from gputop.diagnosis.facts.facts import WireUse
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
@@ -24,7 +24,7 @@ _LOOPBACK = "lo"
 def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     used = wire.of_job(job, facts.wires)
     if used is None:  # another rank's connections were read in the window before
-        return Finding("its ranks wait for the data that they send each other")
+        return Finding("its ranks wait for the data that they send each other", named.carried(job, facts))
     rate, often = used.sent_bytes_per_s, job.step.per_s if job.step is not None and job.step.per_s else None
     ranks, step_bytes = life.ranks(job) or len(job.ranks.kin), None if often is None else rate / often
     summed = None if step_bytes is None or ranks < policy.SEVERAL else round(step_bytes * ranks / (2 * (ranks - 1)))
@@ -35,6 +35,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
         Evidence("wire_allreduce_bytes", summed, "B", filled("summed over {:d} ranks in a step, if they all-reduce round a ring", ranks)),
         Evidence("wire_rtt_ms", None if used.rtt_us is None else round(used.rtt_us / 1000, 2), "ms", "round trip of that connection"),
         Evidence("wire_retrans_per_s", round(used.retrans_per_s, 1), "/s", "TCP segments sent again"),
+        *named.carried(job, facts),
     )
     told = "data of {} were on the wire ({}) {:.0f}% of the time, {:.0f} MB/s"
     detail = filled(told, used.name, used.interface, 100 * used.busy, rate / 1e6)

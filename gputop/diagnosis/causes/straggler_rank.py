@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gputop.diagnosis.causes import Finding, Judge, advice, gpu_shared, gpu_throttle, percent
+from gputop.diagnosis.causes import Finding, Judge, advice, gpu_shared, gpu_throttle, named, percent
 from gputop.diagnosis.causes.cpu_contention import culprits
 from gputop.diagnosis.facts import gpushares
 from gputop.diagnosis.facts.capacity import capacity
@@ -39,6 +39,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     own = late_job(job, facts)
     slow, waiting = own.trainer, [other for other in facts.jobs if other.ranks.straggler is own.trainer and other is not own]
     detail, evidence, fixes = (_late_gpu if (own.idle or 0.0) < policy.FIFTH else _late_host)(own, waiting, facts)
+    evidence = (*evidence, *named.last_in(own, facts))
     takers = _takers(own, facts)
     if job.ranks.stage is not None and not takers and not any(map(slowed_by, own.gpus)):
         return _tell_of_stage(job, job.ranks.stage, facts, evidence)

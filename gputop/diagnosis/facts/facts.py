@@ -19,6 +19,7 @@ from gputop.findings import policy
 from gputop.findings.verdict import Step
 from gputop.findings.ways import Way
 from gputop.model.board import GpuBoard
+from gputop.model.collective import CollectiveNow
 from gputop.model.frame import MigInstance, Nic, ProcInfo, ReadLimit, link_bytes_per_s
 from gputop.model.parallel import Parallel
 from gputop.model.serving import ServingNow
@@ -519,6 +520,8 @@ class Facts(Struct, frozen=True):
     feeds: int = 0  # boards in the window
     wires: dict[int, WireUse] = field(default_factory=dict)  # pid of a rank -> how it used the wire between ranks, as far as it is read
     servings: list[ServingNow] = field(default_factory=list)  # inference servers, as their own metrics have it
+    collectives: dict[int, tuple[CollectiveNow, ...]] = field(default_factory=dict)
+    """Pid of a rank -> its collectives by name, where NCCL's Inspector writes them; those that take most time first."""
     ways: dict[int, tuple[Way, ...]] = field(default_factory=dict)  # pid of a rank -> the ways on which its data move to other ranks
     servers: dict[int, ServerFacts] = field(default_factory=dict)  # trainer that is an inference engine -> its server, if that is read
     behind: dict[int, dict[int, float]] = field(default_factory=dict)

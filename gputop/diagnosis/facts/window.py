@@ -48,6 +48,7 @@ from gputop.findings import policy
 from gputop.findings.verdict import FEEDS, READS, Step
 from gputop.model import roles as who
 from gputop.model.board import Board
+from gputop.model.collective import CollectiveTracks
 from gputop.model.frame import Frame, Met, ProcInfo, ProcSample
 from gputop.model.roles import Role
 from gputop.model.stream import HIDDEN
@@ -79,6 +80,7 @@ class Window:
         self._points = Points()
         self._launches = Launches()
         self._servers = Servers()
+        self._collectives = CollectiveTracks()
         self._served: dict[int, ServerFacts] = {}  # trainer -> the server of its engine
         self._procs: dict[int, ProcTrack] = {}
         self._gpus = Gpus()
@@ -109,6 +111,7 @@ class Window:
         self._wakes.push(board, oldest)
         self._takers.push(board, self.roles, oldest)
         self._servers.push(board, oldest, (pid for pid, role in self.roles.items() if role.kind == "trainer"))
+        self._collectives.push(self.t_ns, board.collectives)
         return True
 
     def begin(self) -> None:
@@ -239,7 +242,7 @@ class Window:
             watched_s=(self.t_ns - self._since_ns) / 1e9, wakes=view.woken.by_tid, pids=frozenset(board.infos),
             threads=self._wakes.threads(), main_calls=self._wakes.main_calls(), file_servers=self._file_servers(view),
             wires=wires, ways=transport.ways_of(jobs, wires, host.ports), servings=self._servers.now(),
-            servers=self._served,
+            servers=self._served, collectives=self._collectives.now(),
         )  # fmt: skip
 
     def _file_servers(self, view: _View) -> dict[int, str]:

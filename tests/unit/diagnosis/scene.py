@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gputop.diagnosis import Engine
+from gputop.model import collective
 from gputop.model.board import Board
+from gputop.model.collective import Collective
 from gputop.model.frame import (
     CgroupSample,
     CpuSample,
@@ -139,6 +141,8 @@ class Scene:
     probed: bool = False
     server: dict = field(default_factory=dict)
     """Page of vLLM's API server: gauges, and counters (`gputop.model.serving.COUNTERS`) per second; ``pid``: the topmost process."""
+    collectives: list[dict] = field(default_factory=list)
+    """Fields of Collective; counters (`gputop.model.collective.COUNTERS`) per second."""
     sampled: dict[int, tuple[float, float, float, float]] = field(default_factory=dict)
     """pid -> share of the time that its main thread spins in waits, copies and launches; waits per second."""
     board: Board = field(default_factory=lambda: Board(Header(t_ns=START_S * 10**9, unix_ns=1_700_000_000 * 10**9, cpus=4)))
@@ -206,7 +210,12 @@ class Scene:
             infos=[self._info(proc) for proc in self.procs.values()], procs=[self._sample(proc, dt) for proc in self.procs.values()],
             host=self._host(dt), probes=self._probes(dt) if self.probed else None,
             sampled=[self._met(pid, dt) for pid in self.sampled], servings=[self._page(dt)] if self.server else [],
+            collectives=[self._collective(one, dt) for one in self.collectives],
         )  # fmt: skip
+
+    def _collective(self, one: dict, dt: float) -> Collective:
+        grown = {name: self._add((one["pid"], one["coll"], name), one[name] * dt) for name in collective.COUNTERS if name in one}
+        return Collective(t_ns=self._t_ns, **one | grown)
 
     def _page(self, dt: float) -> Serving:
         values = {name: self._add(("served", name), value * dt) if name in COUNTERS else value for name, value in self.server.items()}
