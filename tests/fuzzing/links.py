@@ -11,7 +11,7 @@ import msgspec
 from gputop.model.frame import Frame, Host, ProcInfo
 from gputop.recording.chunks import Decoder
 from gputop.recording.format import pack_frames, pack_header
-from gputop.sources.inspector.lines import MOST_KINDS, WORD, Lines, Tallies
+from gputop.sources.inspector_lines import MOST_KINDS, WORD, Lines, Tallies
 from gputop.sources.nics import MOST_PORTS, Ports
 from gputop.sources.procfs.transport import MOST_VARIABLES, VALUE, look
 from tests.fuzzing.kind import Kind, changed_text, is_harmless

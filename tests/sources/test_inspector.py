@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +17,8 @@ from gputop.model.collective import Collective, collective_now
 from gputop.model.frame import Frame, ProcInfo, SourceState, Transport
 from gputop.sources import Beat, Settings, Unavailable, inspector
 from gputop.sources.inspector import InspectorSource
-from gputop.sources.inspector.lines import MOST_KINDS, MOST_OPEN, Lines, Operation, Tallies
-from gputop.sources.inspector.tail import FIND_NS, LINE_BYTES, READ_BYTES, Rank, Tail
+from gputop.sources.inspector_files import FIND_NS, LINE_BYTES, READ_BYTES, Rank, Tail
+from gputop.sources.inspector_lines import MOST_KINDS, MOST_OPEN, Lines, Operation, Tallies
 from tests.wait import until
 
 PID, NS_PID = 41, 7
@@ -164,9 +166,10 @@ def numbers(found: list[Operation]) -> list[int | None]:
     return [one.sn for one in found]
 
 
-def refused(tail: Tail, t_ns: int = 0) -> str:
-    with pytest.raises(Unavailable) as why:
-        tail.read(t_ns)
+def refused(tail: Tail) -> str:
+    for t_ns in (0, 1):  # the reason stands until the next search
+        with pytest.raises(Unavailable) as why:
+            tail.read(t_ns)
     tail.close()
     return why.value.reason
 
@@ -263,7 +266,7 @@ def beat(source: InspectorSource, seq: int, infos: list[ProcInfo] | None = None,
 def test_the_source_sends_what_changed_and_names_what_is_in_the_way(rank: FakeRank, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspector, "EVERY_NS", 1_000_000)
     monkeypatch.setattr(inspector, "SHARE", 1.0)
-    monkeypatch.setattr("gputop.sources.inspector.tail.FIND_NS", 1_000_000)
+    monkeypatch.setattr("gputop.sources.inspector_files.FIND_NS", 1_000_000)
     source = InspectorSource(Settings(root=str(rank.root)))
     assert source.open().state == "ok"
     info = ProcInfo(PID, 1, uid=os.getuid(), ns_pid=NS_PID, transport=Transport("nccl", variables=ON))
@@ -287,3 +290,14 @@ def test_a_rank_without_the_inspector_costs_no_thread(rank: FakeRank) -> None:
     beat(source, 0, [ProcInfo(PID, 1, transport=off), ProcInfo(9, 1, transport=Transport()), ProcInfo(8, 1)])
     assert source._thread is None
     source.close()
+
+
+def test_a_process_of_this_machine(tmp_path: Path) -> None:
+    env = os.environ | SOON | {"NCCL_INSPECTOR_DUMP_DIR": "dumps"}
+    (tmp_path / "dumps").mkdir()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, cwd=tmp_path, env=env) as process:
+        file = tmp_path / f"dumps/{os.uname().nodename}-pid{process.pid}.log"
+        file.write_bytes(line(head(pid=process.pid), perf(6)) + b"\n")
+        tail = Tail("/proc/", Rank(process.pid, 1, process.pid, os.getuid(), ON))
+        assert numbers(tail.read(0)) == [6]
+        tail.close()

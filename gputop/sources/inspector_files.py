@@ -14,7 +14,7 @@ from msgspec import Struct
 from gputop.model.frame import SECOND_NS
 from gputop.sources import Unavailable, parse
 from gputop.sources.files import read_once
-from gputop.sources.inspector.lines import Lines, Operation
+from gputop.sources.inspector_lines import Lines, Operation
 
 ENABLE, FOLDER = "NCCL_INSPECTOR_ENABLE", "NCCL_INSPECTOR_DUMP_DIR"
 OFF = ("", "0")  # values of a switch
@@ -48,7 +48,8 @@ class Tail:
         self._folder = f"{proc}{rank.pid}/"
         self._lines = Lines(rank.ns_pid)
         self._fd = -1
-        self._inode = 0
+        self._file = (0, 0)  # device and inode of what was opened
+        self._why: Unavailable | None = None  # why the last search found no file
         self._offset = 0
         self._rest = b""
         self._skips = False  # whether what comes first is the rest of a line whose begin was not read
@@ -57,8 +58,13 @@ class Tail:
     def read(self, t_ns: int) -> list[Operation]:
         """What was written since the last reading. Raises Unavailable."""
         if t_ns >= self._find_ns:
-            self._find_ns = t_ns + FIND_NS
-            self._find()
+            self._find_ns, self._why = t_ns + FIND_NS, None
+            try:
+                self._find()
+            except Unavailable as why:
+                self._why = why
+        if self._fd < 0 and self._why is not None:
+            raise self._why
         if self._fd < 0:
             return []
         try:
@@ -147,7 +153,7 @@ class Tail:
             )
         fd = os.open(newest[2], _FILE_FLAGS, dir_fd=folder)
         found = os.fstat(fd)
-        if found.st_ino == self._inode and self._fd >= 0:
+        if (found.st_dev, found.st_ino) == self._file and self._fd >= 0:
             os.close(fd)
             return
         if not stat.S_ISREG(found.st_mode) or found.st_uid != self.rank.uid:
@@ -155,5 +161,5 @@ class Tail:
             self.close()
             raise Unavailable("its Inspector's file is no regular file of its own user")
         self.close()
-        self._fd, self._inode = fd, found.st_ino
+        self._fd, self._file = fd, (found.st_dev, found.st_ino)
         self._begin(0)

@@ -16,8 +16,8 @@ from contextlib import suppress
 from gputop.model.collective import Collective
 from gputop.model.frame import SECOND_NS, Frame, ProcInfo, SourceState
 from gputop.sources import Beat, Settings, Unavailable
-from gputop.sources.inspector.lines import Tallies
-from gputop.sources.inspector.tail import ENABLE, FOLDER, OFF, Rank, Tail
+from gputop.sources.inspector_files import ENABLE, FOLDER, OFF, Rank, Tail
+from gputop.sources.inspector_lines import Tallies
 from gputop.system.errors import start_thread
 
 EVERY_NS = SECOND_NS  # ns between two readings
