@@ -26,7 +26,8 @@ _JOBS = ("SLURM_JOB_ID", "SLURM_JOBID")
 _WANTED = frozenset(name.encode() for name in (FOLDER, _INTERVAL, _TEXT, _OTLP, "HOSTNAME", *_JOBS))
 _ENVIRON_BYTES, _PATH_BYTES = 1 << 18, 4096
 _FILE = re.compile(r"(.{1,255})-pid(\d{1,10})\.log", re.DOTALL)  # ``node7-pid1639453.log``: host, pid in the rank's own namespace
-_PATH_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
+_PATH_FLAGS = os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY
+_LIST_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 _FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -134,7 +135,10 @@ class Tail:
             finally:
                 os.close(folder)
             folder = below
-        return folder
+        try:
+            return os.open(".", _LIST_FLAGS, dir_fd=folder)
+        finally:
+            os.close(folder)
 
     def _open_newest(self, folder: int, variables: dict[str, str]) -> None:
         hosts = {os.uname().nodename, variables.get("HOSTNAME", "")}
