@@ -18,7 +18,7 @@ from gputop.sources.inspector_lines import Lines, Operation
 
 ENABLE, FOLDER = "NCCL_INSPECTOR_ENABLE", "NCCL_INSPECTOR_DUMP_DIR"
 OFF = ("", "0")  # values of a switch
-FIND_NS = 10 * SECOND_NS  # ns between two searches for a rank's file
+FIND_NS, RETRY_NS = 10 * SECOND_NS, 2 * SECOND_NS  # ns between two searches for a rank's file; while there is none
 READ_BYTES, LINE_BYTES = 1 << 18, 1 << 16  # most bytes read of a file at a time, and of a line; verbose ones have 20 KB
 MOST_FILES = 4096  # entries of a folder that are looked at
 _INTERVAL, _TEXT, _OTLP = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "NCCL_INSPECTOR_PROM_DUMP", "NCCL_INSPECTOR_OTEL_EXPORT"
@@ -63,7 +63,7 @@ class Tail:
             try:
                 self._find()
             except Unavailable as why:
-                self._why = why
+                self._find_ns, self._why = t_ns + RETRY_NS, why
         if self._fd < 0 and self._why is not None:
             raise self._why
         if self._fd < 0:

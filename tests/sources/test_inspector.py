@@ -266,7 +266,7 @@ def beat(source: InspectorSource, seq: int, infos: list[ProcInfo] | None = None,
 def test_the_source_sends_what_changed_and_names_what_is_in_the_way(rank: FakeRank, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspector, "EVERY_NS", 1_000_000)
     monkeypatch.setattr(inspector, "SHARE", 1.0)
-    monkeypatch.setattr("gputop.sources.inspector_files.FIND_NS", 1_000_000)
+    monkeypatch.setattr("gputop.sources.inspector_files.RETRY_NS", 1_000_000)
     source = InspectorSource(Settings(root=str(rank.root)))
     assert source.open().state == "ok"
     info = ProcInfo(PID, 1, uid=os.getuid(), ns_pid=NS_PID, transport=Transport("nccl", variables=ON))
