@@ -24,7 +24,7 @@ from gputop.findings import message, policy
 from gputop.findings.explanation import Episode, Explanation
 from gputop.findings.lanes import LANES_OF_CAUSE
 from gputop.findings.trouble import heading
-from gputop.findings.verdict import GPU_GROWTH, GROWTHS, OWN_CAUSES
+from gputop.findings.verdict import GPU_GROWTH, GROWTHS, LINK_ERRORS, OWN_CAUSES, UNCOSTED
 from gputop.model.fields import FIELDS
 from gputop.prove.interventions import NONE, interventions
 from gputop.stream.following import Following
@@ -34,7 +34,8 @@ PROSE = Path(__file__).with_name("causes.yaml")
 NAMES = tuple(cause for cause in OWN_CAUSES if cause != "none")
 FOLDER = "docs/causes"
 WIDTH = 84  # columns of a printed explanation: as many as the site has room for
-BESIDE = {"hung-worker": "gputop.diagnosis.hangs", **dict.fromkeys(GROWTHS, "gputop.diagnosis.forecast.growth")}
+BESIDE = {"hung-worker": "gputop.diagnosis.hangs", **dict.fromkeys(GROWTHS, "gputop.diagnosis.forecast.growth"),
+          LINK_ERRORS: "gputop.diagnosis.badlinks"}
 """Cause -> module that tells it beside its judge's file."""
 _BOTH, _OF_GPU = "_evidence", "_OF_GPU"  # statements of the growths' module: of both growths, of a GPU's memory alone
 _HOLES = {
@@ -162,10 +163,10 @@ def _where(cause: str) -> list[str]:
     judge = next((one for one in judges() if one.cause == cause), None)
     leaves = ", ".join(f"{resource} × {holder}" for resource, holder in judge.rows) if judge else ""
     led = [f"[Leaves of the wait-for graph](../diagnosis.md#from-leaf-to-cause): {leaves}."] if leaves else []
-    asked = f'gputop_incidents{{cause="{cause}"}}' if cause in GROWTHS else (
+    asked = f'gputop_incidents{{cause="{cause}"}}' if cause in UNCOSTED else (
         f'sum by (instance, trainer) (rate(gputop_trainer_gpu_lost_seconds_total{{cause="{cause}"}}[5m]))'
     )
-    what = "Incidents of it that last" if cause in GROWTHS else "GPUs lost to it"
+    what = "Incidents of it that last" if cause in UNCOSTED else "GPUs lost to it"
     return [*led, f"{what}, in [metrics](../exporter.md):", f"```promql\n{asked}\n```"]
 
 
@@ -320,6 +321,12 @@ def _of_run(name: str) -> Explanation:
     return following.engine.explain()
 
 
+def _links() -> Explanation:
+    from tests.unit.diagnosis.test_badlinks import machine, trained_again
+
+    return trained_again(machine(), 40, link=14).engine.explain()
+
+
 def _lost() -> Explanation:
     from tests.unit.diagnosis.test_lost_gpus import lose, machine
 
@@ -354,7 +361,7 @@ def _model_load() -> Explanation:
 
 
 SCENES: dict[str, Callable[[], Explanation]] = {
-    "lost": _lost, "unexplained": _unexplained, "gpu_growth": _gpu_growth, "model-load": _model_load, "numa": _numa,
+    "lost": _lost, "links": _links, "unexplained": _unexplained, "gpu_growth": _gpu_growth, "model-load": _model_load, "numa": _numa,
 }  # fmt: skip
 """Hand-made cases, for causes that no run of the corpus has."""
 

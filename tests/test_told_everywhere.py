@@ -31,7 +31,7 @@ from gputop.commands.watch import STARVED
 from gputop.findings.policy import FEED_EVERY_NS
 from gputop.findings.sentence import unpack
 from gputop.findings.trouble import Trouble, kind_of
-from gputop.findings.verdict import GPU_LOST, SEVERITY_COLOURS
+from gputop.findings.verdict import GPU_LOST, LINK_ERRORS, SEVERITY_COLOURS
 from gputop.fleet import document
 from gputop.fleet.jobs import Sight
 from gputop.fleet.overview import Overview
@@ -55,7 +55,7 @@ from gputop.tui.panels import Time, VerdictPanel
 from tests.metrics.test_otlp import Receiver
 from tests.streams import Given
 from tests.tui.conftest import Silence
-from tests.unit.diagnosis import test_incidents
+from tests.unit.diagnosis import test_badlinks, test_incidents
 from tests.unit.diagnosis.causes import cpu_contention, straggling
 from tests.unit.diagnosis.forecast import test_growth
 from tests.unit.diagnosis.scene import FUTEX, Scene
@@ -95,6 +95,10 @@ def orphan() -> Scene:
     return scene.play(12)
 
 
+def bad_link() -> Scene:
+    return test_badlinks.trained_again(test_badlinks.machine(), 14, link=3)
+
+
 class Kind:
     """A trouble: how it is made, and what must arrive."""
 
@@ -113,6 +117,7 @@ KINDS = {
     "a lost GPU": Kind(lost, GPU_LOST, "high", "GPU 0"),
     "a lost GPU without a job": Kind(lost_unused, GPU_LOST, "high", "GPU 1"),
     "a hung GPU": Kind(hung, GPU_LOST, "high", "GPU 0"),
+    "a bad link": Kind(bad_link, LINK_ERRORS, "medium", "GPU 0", "NVLink 3"),
     "a GPU to be reset": Kind(must_be_reset, GPU_LOST, "high", "GPU 0"),
 }
 
@@ -397,6 +402,10 @@ EMPTY = {
     ("memory that grows", "jobs over hosts"): _ITS_NODE,
     ("an orphan", "screen over hosts"): _ITS_NODE,
     ("an orphan", "jobs over hosts"): _ITS_NODE,
+    ("a bad link", "report"): _NO_COST,
+    ("a bad link", "watch --fail-on"): _NO_COST,
+    ("a bad link", "screen over hosts"): _ITS_NODE,
+    ("a bad link", "jobs over hosts"): _ITS_NODE,
     ("memory that grows", "MCP overview"): "it looks at the last 10 s, in which no growth is found; diagnose and incidents look at all",
 }
 """(kind, surface) -> why nothing of the kind is told there."""

@@ -74,9 +74,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Raise UserError for words that mean nothing."""
-    from gputop.findings.verdict import CAUSES, GROWTHS
+    from gputop.findings.verdict import CAUSES, UNCOSTED
 
-    known = [cause for cause in CAUSES if cause not in (*GROWTHS, "none", "unexplained")]
+    known = [cause for cause in CAUSES if cause not in (*UNCOSTED, "none", "unexplained")]
     if args.cause is not None and args.cause not in known:
         raise UserError(f"--cause {args.cause!r}: no cause; there are {', '.join(known)}", code=2)
     if args.readonly and (args.keep or args.undo):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from gputop.diagnosis import hangs
+from gputop.diagnosis.badlinks import BadLinks
 from gputop.diagnosis.facts import intensity, stepclock
 from gputop.diagnosis.facts.facts import GpuFacts, Member
 from gputop.diagnosis.facts.window import Window
@@ -93,6 +94,7 @@ class Engine:
         self._orphans = Orphans()
         self._growths = Growths()
         self._lost_gpus = LostGpus()
+        self._bad_links = BadLinks()
         self.readings = Readings()
         self._pending: dict[int, list[_GpuTime]] = {}  # trainer -> GPU seconds not booked yet
         self._users: Counter[int] = Counter()  # GPU -> number of its trainers
@@ -178,6 +180,7 @@ class Engine:
         self.readings = Readings()
         self._growths.begin()
         self._lost_gpus.begin()
+        self._bad_links.begin()
         self._window.begin()
 
     def look(self, frame: Frame) -> None:
@@ -225,6 +228,7 @@ class Engine:
         self._book_jobless(self._lost_gpus.note(board, facts, seconds, standing, self._incidents))
         self._orphans.note(board, self.roles, facts.takers, self._incidents)
         self._growths.note(board, facts, self._incidents)
+        self._bad_links.note(board, facts, self._incidents)
         self._forget_ended(board, facts.jobs)
         self._worst, self._verdict = _worst_of(standing), None
         awaits = not facts.gpus or bool(self._orphans.known) or any(gpu.loss is not None for gpu in facts.gpus)

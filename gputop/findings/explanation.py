@@ -21,6 +21,7 @@ from gputop.findings.trouble import costs_time
 from gputop.findings.verdict import (
     CAUSES,
     GROWTHS,
+    LINK_ERRORS,
     LOOKING,
     OWN_CAUSES,
     Cause,
@@ -366,6 +367,8 @@ def in_general(cause: str) -> str:
     """A cause in one line of gputop's own: the first part of its docstring."""
     if cause in GROWTHS:
         return f"{cause}: memory that grows until there is none left"
+    if cause == LINK_ERRORS:
+        return f"{cause}: a link of a GPU that is trained again, or sends again"
     if cause not in CAUSES:
         return "The finding has words that this gputop does not know"
     try:  # by name, for causes are in a room above this one, and a reader of findings may not have loaded any

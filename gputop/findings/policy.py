@@ -53,6 +53,12 @@ PUSHED_PER_MIN = 30  # requests a minute that lose their memory, from which it w
 # slow-wire, pcie-degraded
 RESENT_PER_S = 10.0  # TCP segments, or packets of a PCIe link, sent again a second that are worth reporting (guess: sound ones: hardly any)
 
+# link-errors
+LINKS_NS = 60_000_000_000  # ns over which links' counters are added up, and without growth after which they rest (DCGM's health watch)
+LINK_RECOVERIES = 1.0  # times a minute that an NVLink is trained again (DCGM's health watch: one is a failure; marin#9086: 505 in 5 days)
+LINK_CRC_ERRORS = 6000.0  # packets a minute with a wrong checksum (DCGM: CRC errors "only matter at rates of 100+ per second")
+LINK_REPLAYS = 9.0  # packets a minute sent again (DCGM warns of a PCIe link above 8 a minute; of an NVLink a guess)
+
 # h2d-transfer
 SMALL_BYTES = 256 << 10  # bytes of a copy, up to which the number of copies determines the cost (guess)
 PAGEABLE_BYTES_PER_S = 6e9  # B/s of copies from memory that is not pinned, which a CPU copies first (guess: a thread's memcpy)

@@ -10,7 +10,7 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple, NoReturn, Protocol
 
-from gputop.findings.verdict import GPU_LOST, GROWTHS, Incident, Verdict
+from gputop.findings.verdict import GPU_LOST, GROWTHS, LINK_ERRORS, Incident, Verdict
 
 HUNG, PAUSE, STRAGGLER = "hung-worker", "pause", "straggler-rank"
 
@@ -23,6 +23,7 @@ class Trouble(Enum):
     LOST_GPU = "a GPU is lost, whether a job uses it or not"
     GROWTH = "memory grows until there is none left; no GPU time is lost yet"
     ORPHAN = "a worker has outlived its trainer"
+    LINK = "a link of a GPU errs, whether a job uses it or not; what that costs is not measured"
 
 
 class Classified(Protocol):
@@ -48,6 +49,8 @@ def kind_of(one: Classified) -> Trouble:
         return Trouble.GROWTH
     if one.cause == GPU_LOST:
         return Trouble.LOST_GPU
+    if one.cause == LINK_ERRORS:
+        return Trouble.LINK
     if one.cause == HUNG and one.trainer_pid is None:
         return Trouble.ORPHAN
     return Trouble.PAUSED if one.cause == PAUSE else Trouble.LOSS
@@ -64,7 +67,7 @@ def costs_time(one: Classified) -> bool:
     match kind:
         case Trouble.LOSS | Trouble.PAUSED | Trouble.LOST_GPU | Trouble.ORPHAN:
             return True
-        case Trouble.GROWTH:
+        case Trouble.GROWTH | Trouble.LINK:
             return False
         case _:
             unknown(kind)
@@ -74,7 +77,7 @@ def is_fault(one: Classified) -> bool:
     """True if something is wrong and deserves an alert."""
     kind = kind_of(one)
     match kind:
-        case Trouble.LOSS | Trouble.LOST_GPU | Trouble.GROWTH | Trouble.ORPHAN:
+        case Trouble.LOSS | Trouble.LOST_GPU | Trouble.GROWTH | Trouble.ORPHAN | Trouble.LINK:
             return True
         case Trouble.PAUSED:
             return False
@@ -88,7 +91,7 @@ def stops_job(one: Classified) -> bool:
     match kind:
         case Trouble.LOST_GPU:
             return True
-        case Trouble.LOSS | Trouble.PAUSED | Trouble.GROWTH | Trouble.ORPHAN:
+        case Trouble.LOSS | Trouble.PAUSED | Trouble.GROWTH | Trouble.ORPHAN | Trouble.LINK:
             return False
         case _:
             unknown(kind)
@@ -100,7 +103,7 @@ def grows(one: Classified) -> bool:
     match kind:
         case Trouble.GROWTH:
             return True
-        case Trouble.LOSS | Trouble.PAUSED | Trouble.LOST_GPU | Trouble.ORPHAN:
+        case Trouble.LOSS | Trouble.PAUSED | Trouble.LOST_GPU | Trouble.ORPHAN | Trouble.LINK:
             return False
         case _:
             unknown(kind)
@@ -110,7 +113,7 @@ def gpu_about(one: Classified, gpu: int | None) -> int | None:
     """The GPU that an incident with this ``gpu`` is about, used or not; None if it is about a trainer, a worker or the host."""
     kind = kind_of(one)
     match kind:
-        case Trouble.LOST_GPU | Trouble.GROWTH:
+        case Trouble.LOST_GPU | Trouble.GROWTH | Trouble.LINK:
             return gpu
         case Trouble.LOSS | Trouble.PAUSED | Trouble.ORPHAN:
             return None
@@ -124,9 +127,9 @@ def heading(symptom: str, one: Classified, arrow: str) -> str:
 
 
 def notice(incidents: Sequence[Incident], verdict: Verdict) -> tuple[str, str]:
-    """(short text, severity) of other troubles to show next to a verdict: lost GPUs, growing memory, workers that outlived their trainer;
-    else empty."""
-    lost, grows, orphans = list[Incident](), list[Incident](), list[Incident]()
+    """(short text, severity) of other troubles to show next to a verdict: lost GPUs, growing memory, workers that outlived their trainer,
+    links that err; else empty."""
+    lost, grows, orphans, links = list[Incident](), list[Incident](), list[Incident](), list[Incident]()
     for one in incidents:
         if one.end_ns is not None:
             continue
@@ -139,6 +142,8 @@ def notice(incidents: Sequence[Incident], verdict: Verdict) -> tuple[str, str]:
             case Trouble.ORPHAN:
                 if one.headline != verdict.headline:
                     orphans.append(one)
+            case Trouble.LINK:
+                links.append(one)
             case Trouble.LOSS | Trouble.PAUSED:
                 pass  # the verdict is about the worst
             case _:
@@ -146,8 +151,12 @@ def notice(incidents: Sequence[Incident], verdict: Verdict) -> tuple[str, str]:
     if lost and verdict.cause != GPU_LOST:
         gpus = sorted(one.gpu for one in lost if one.gpu is not None)
         return (f"GPU {', '.join(map(str, gpus))} {'is' if len(gpus) == 1 else 'are'} lost" if gpus else lost[0].headline), "high"
-    if (soonest := growing(grows))[0] or not orphans:
+    if (soonest := growing(grows))[0]:
         return soonest
+    if links and not (orphans and links[0].severity == "low"):
+        return links[0].headline, links[0].severity
+    if not orphans:
+        return "", ""
     first = ", ".join(f"worker {victim.pid}" for victim in orphans[0].victims)
     more = f" and {len(orphans) - 1} more" if len(orphans) > 1 else ""
     return f"{first}{more} outlived {'its' if not more else 'their'} trainer", orphans[0].severity

@@ -16,12 +16,12 @@ from gputop.diagnosis import Engine
 from gputop.diagnosis.symptoms import Standing
 from gputop.findings import policy
 from gputop.findings.policy import TrainerKey
-from gputop.findings.verdict import CAUSES, GROWTHS, TRAINER_STATES, WORKER_STATES, Incident, Ledger
+from gputop.findings.verdict import CAUSES, TRAINER_STATES, UNCOSTED, WORKER_STATES, Incident, Ledger
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame
 from gputop.system.text import clean
 
-LOST_TO = tuple(cause for cause in CAUSES if cause != "none" and cause not in GROWTHS)  # what a GPU second can be lost to
+LOST_TO = tuple(cause for cause in CAUSES if cause != "none" and cause not in UNCOSTED)  # what a GPU second can be lost to
 MOST_TRAINERS = 32  # names of their own: 50 series each are 1,600 of a node's 2,500
 OTHER = "other"  # the name of all trainers beyond those
 MOST_CULPRITS = 10  # most names exported, by CPU time taken

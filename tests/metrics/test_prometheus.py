@@ -94,7 +94,7 @@ def test_rules_and_panels_ask_for_metrics_that_there_are():
     recorded = {rule["record"] for rule in rules if "record" in rule}
     assert set(re.findall(r"\bgputop_\w+", " ".join(asked))) <= NAMES | {name.partition(":")[2].partition(":")[0] for name in recorded}
     alerts = {rule["alert"] for rule in rules if "alert" in rule}
-    of_links = {"LinkFlaps", "LinkErrors", "LinkCongested"}
+    of_links = {"LinkFlaps", "NvlinkRecovers", "GpuLinkReplays", "LinkErrors", "LinkCongested"}
     assert alerts == {"TrainingStarves", "Straggler", "HungCollective", "GpuLost", "Throttled", "ExporterBlind", "NodeSilent", *of_links}
 
 

@@ -20,8 +20,12 @@ MADE = {
     Trouble.LOST_GPU: incident(cause="gpu-lost", trainer_pid=None, gpu=3),
     Trouble.GROWTH: incident(cause="host-memory-growth", gpu=None, evidence=[Evidence("left_s", 240.0, "s", "")]),
     Trouble.ORPHAN: incident(cause="hung-worker", trainer_pid=None, gpu=None),
+    Trouble.LINK: incident(cause="link-errors", trainer_pid=None, gpu=3, headline="NVLink 14 of GPU 3 errs"),
 }
-SHOWN = {Trouble.LOST_GPU: "GPU 3 is lost", Trouble.GROWTH: "memory ends in 4 min", Trouble.ORPHAN: "worker 3840 outlived its trainer"}
+SHOWN = {
+    Trouble.LOST_GPU: "GPU 3 is lost", Trouble.GROWTH: "memory ends in 4 min", Trouble.ORPHAN: "worker 3840 outlived its trainer",
+    Trouble.LINK: "NVLink 14 of GPU 3 errs",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", Trouble)
@@ -42,7 +46,7 @@ def test_a_hang_of_a_trainer_is_no_orphan_and_another_programs_word_is_a_loss() 
 
 
 def test_nothing_is_felt_of_memory_that_grows_and_a_pause_is_no_fault() -> None:
-    assert [kind for kind, one in MADE.items() if not costs_time(one)] == [Trouble.GROWTH]
+    assert [kind for kind, one in MADE.items() if not costs_time(one)] == [Trouble.GROWTH, Trouble.LINK]
     assert [kind for kind, one in MADE.items() if not is_fault(one)] == [Trouble.PAUSED]
     assert heading("input-bound", MADE[Trouble.LOSS], "←") == "input-bound ← cpu-contention"
     assert heading("healthy", MADE[Trouble.GROWTH], "←") == "host-memory-growth"
@@ -54,7 +58,7 @@ def test_a_lost_gpu_stops_a_job_and_memory_that_grows_has_a_lane() -> None:
 
 
 def test_an_incident_is_about_the_gpu_itself_whoever_uses_it_or_about_who_uses_it() -> None:
-    assert [kind for kind, one in MADE.items() if gpu_about(one, 5) == 5] == [Trouble.LOST_GPU, Trouble.GROWTH]
+    assert [kind for kind, one in MADE.items() if gpu_about(one, 5) == 5] == [Trouble.LOST_GPU, Trouble.GROWTH, Trouble.LINK]
     two = [episode(incident(cause="gpu-memory-growth", gpu=gpu), Header()) for gpu in (0, 1)]
     assert len({_incident_key(one) for one in two}) == 2, "one that grows on another GPU does not go on with the first one's"
 

@@ -57,6 +57,7 @@ NONE = {
     "undersized-work": "the GPU is bigger than the job: no experiment makes the job larger",
     "unexplained": "no process is suspected, so there is none to try",
     "gpu-lost": "no experiment brings a GPU back: see the fixes in gputop explain",
+    "link-errors": "no experiment mends a link: see the fixes in gputop explain",
     "host-memory-growth": "memory that grows is given back by no experiment",
     "gpu-memory-growth": "memory that grows is given back by no experiment",
 }

@@ -11,7 +11,7 @@ import pytest
 from gputop.diagnosis.causes import Judge, judges
 from gputop.diagnosis.causes.loaders import LOADERS
 from gputop.findings.text import explain_lines
-from gputop.findings.verdict import CAUSES, GPU_LOST, GROWTHS, SYMPTOMS, TRAINER_STATES, WORKER_STATES
+from gputop.findings.verdict import CAUSES, GPU_LOST, SYMPTOMS, TRAINER_STATES, UNCOSTED, WORKER_STATES
 from gputop.model.frame import ReadLimit
 from gputop.stream.session import STATE_WORDS
 from tests.unit.diagnosis.causes import alone, beside_another_training, cpu_contention, starved, storm, thrashing, throttled
@@ -154,7 +154,7 @@ def test_a_screen_has_a_word_for_every_state():
 
 def test_every_cause_has_one_judge_and_every_judge_a_word_of_the_list():
     causes = [judge.cause for judge in judges()]
-    assert sorted(causes) == sorted(set(CAUSES) - {"none", "unexplained", *GROWTHS})
+    assert sorted(causes) == sorted(set(CAUSES) - {"none", "unexplained", *UNCOSTED})
     assert {judge.symptom for judge in judges()} <= set(SYMPTOMS)
     rows = Counter(row for judge in judges() for row in judge.rows)
     assert {row for row, times in rows.items() if times > 1} == set(LOADERS), (
