@@ -303,6 +303,8 @@ METRICS = (
     Metric("gpu_pcie_transmit_bytes_total", COUNTER, "By", _OF_GPU, GPU, "Bytes to the host.", _field("pcie_tx_bytes"), "hw.gpu.io"),
     Metric("gpu_nvlink_receive_bytes_total", COUNTER, "By", _OF_GPU, GPU, "Bytes from other GPUs.", _field("nvlink_rx_bytes")),
     Metric("gpu_nvlink_transmit_bytes_total", COUNTER, "By", _OF_GPU, GPU, "Bytes to other GPUs.", _field("nvlink_tx_bytes")),
+    Metric("gpu_c2c_receive_bytes_total", COUNTER, "By", _OF_GPU, GPU, "Bytes from a Grace CPU over C2C.", _field("c2c_rx_bytes")),
+    Metric("gpu_c2c_transmit_bytes_total", COUNTER, "By", _OF_GPU, GPU, "Bytes to a Grace CPU over C2C.", _field("c2c_tx_bytes")),
     Metric("gpu_pcie_replays_total", COUNTER, "", _OF_GPU, GPU, "Packets that its PCIe link sent again.", _field("pcie_replays")),
     Metric("gpu_pcie_width_lanes", GAUGE, "", _OF_GPU, GPU, "PCIe lanes now.", _field("pcie_width")),
     Metric("gpu_pcie_width_max_lanes", GAUGE, "", _OF_GPU, GPU, "PCIe lanes that GPU and slot have.", _field("pcie_width_max")),

@@ -198,6 +198,9 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     nvlink_recoveries: int | None = None
     nvlink_crc_errors: int | None = None
     nvlinks: Annotated[list[NvLinkCounts], BOUNDED] | None = None
+    c2c_tx_bytes: int | None = None  # over the links to a Grace CPU, cumulative since gputop started (GPM)
+    c2c_rx_bytes: int | None = None
+    c2c_link_bytes_per_s: float | None = None  # what each of ``c2c_links`` carries one way
 
 
 class GpuReading(msgspec.Struct, frozen=True, array_like=True, gc=False):

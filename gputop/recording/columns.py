@@ -53,7 +53,8 @@ UNITS = dict.fromkeys(
     ("late_ns", "oncpu_ns", "run_delay_ns", "runnable_ns", "preempted_ns", "sleeping_ns", "uninterruptible_ns", "ns", "wait_ns", "nvml_ns",
      "proc_ns", "cpu_ns", "drain_ns", "run_ns", "wire_busy_ns", "wire_arriving_ns", "Gpu.t_ns", "GpuReading.t_ns", "util_t_ns"), 100_000,
 ) | {"t_ns": 10_000, "Frame.t_ns": 1, "Mark.t_ns": 1, "total_ns": 1000, "energy_mj": 100} | dict.fromkeys(
-    ("pcie_tx_bytes", "pcie_rx_bytes", "nvlink_tx_bytes", "nvlink_rx_bytes", "wire_sent_bytes", "wire_received_bytes"), 1 << 16,
+    ("pcie_tx_bytes", "pcie_rx_bytes", "nvlink_tx_bytes", "nvlink_rx_bytes", "c2c_tx_bytes", "c2c_rx_bytes", "wire_sent_bytes",
+     "wire_received_bytes"), 1 << 16,
 ) | {"anon_bytes": 1 << 12, "shared_bytes": 1 << 12}  # fmt: skip
 """ns, bytes or mJ that a field is rounded down to."""
 PEAKS = {"max_run_delay_ns": 50_000, "max_ns": 1000}  # ns that the longest waits are rounded up to

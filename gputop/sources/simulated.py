@@ -58,7 +58,8 @@ _NOT_SIMULATED = (
     "remap_pending", "remap_failed", "pci_bus_id", "pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s", "nvlink_links", "compute_mode", "mig",
     "nvml_ns", "nvml_calls", "mem_shared", "needs_reset", "pcie_replays", "pcie_recoveries", "pcie_corrected_errors", "slowed_power_ns",
     "slowed_sync_boost_ns", "slowed_heat_ns", "slowed_hw_heat_ns", "slowed_brake_ns", "power_smoothing", "recovery_action", "c2c_links",
-    "nvlink_replays", "nvlink_recoveries", "nvlink_crc_errors", "nvlinks", "numa_node", "near_cpus",
+    "nvlink_replays", "nvlink_recoveries", "nvlink_crc_errors", "nvlinks", "c2c_tx_bytes", "c2c_rx_bytes", "c2c_link_bytes_per_s",
+    "numa_node", "near_cpus",
 )  # fmt: skip
 
 

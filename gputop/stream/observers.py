@@ -35,6 +35,7 @@ _RATES = tuple(
     (field_id, tuple((name, f"{name}_per_s") for name in counters))
     for field_id, counters in (
         ("gpu.pcie_rx_mb_per_s", ("pcie_rx_bytes",)), ("gpu.pcie_tx_mb_per_s", ("pcie_tx_bytes",)),
+        ("gpu.c2c_rx_mb_per_s", ("c2c_rx_bytes",)), ("gpu.c2c_tx_mb_per_s", ("c2c_tx_bytes",)),
         ("gpu.nvlink_mb_per_s", ("nvlink_rx_bytes", "nvlink_tx_bytes")),
     )
 )  # fmt: skip

@@ -110,6 +110,8 @@ class GpuNow(Gpu, frozen=True, omit_defaults=False, kw_only=True):
     t_ns: int | None  # type: ignore[assignment]  # null before the first reading
     nvlink_tx_bytes_per_s: float | None
     nvlink_rx_bytes_per_s: float | None
+    c2c_tx_bytes_per_s: float | None
+    c2c_rx_bytes_per_s: float | None
     limits: list[str] | None
     xid_meaning: str | None
     xid_advice: str | None
@@ -206,7 +208,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
 
 _GPU_FIELDS = tuple(name for name in Gpu.__struct_fields__ if name not in ("index", "t_ns", "missing", "procs", "mig"))
-_BYTE_COUNTERS = ("pcie_rx_bytes", "pcie_tx_bytes", "nvlink_rx_bytes", "nvlink_tx_bytes")
+_BYTE_COUNTERS = ("pcie_rx_bytes", "pcie_tx_bytes", "nvlink_rx_bytes", "nvlink_tx_bytes", "c2c_rx_bytes", "c2c_tx_bytes")
 _BYTE_RATES = {f"{name}_per_s": name for name in _BYTE_COUNTERS}
 _MADE_OF = _BYTE_RATES | {"limits": "throttle_mask", "mig": "mig_mode", "xid_meaning": "xid", "xid_advice": "xid"}
 """Derived field -> the field that it is made of; both have the same reason."""

@@ -130,6 +130,9 @@ GPU = TableSpec("gpu", "each GPU in each tick; NULL was not read in this tick (N
     _truth("power_smoothing", "1: its power is smoothed on purpose"),
     _gauge("recovery_action", "INTEGER", "what the driver asks for: 0 nothing, 1 reset, 2 reboot, 3 drain, 4 drain and reset"),
     _gauge("c2c_links", "INTEGER", "links to a Grace CPU, over which its copies go"),
+    _gauge("c2c_link_bytes_per_s", "REAL", "what each of these carries one way, bytes/s"),
+    _count("c2c_tx_bytes", "sent over these, bytes"),
+    _count("c2c_rx_bytes", "received over these, bytes"),
 ))  # fmt: skip
 
 PROC = TableSpec("proc", "each process in each tick in which it was read (/proc/PID): up to 16 trainers and workers in each tick, others "

@@ -58,7 +58,21 @@ def test_every_field_comes_from_its_call(rig: Rig, tmp_path: Path, monkeypatch: 
     assert rig.gpu(1).values["util_pct"] == 3.0
     assert got["nvml_calls"] > 10
     assert got["nvml_ns"] > 0
-    assert set(rig.gpu(0).missing) == {"pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s"}
+    no_grace = {"c2c_tx_bytes", "c2c_rx_bytes", "c2c_link_bytes_per_s"}
+    assert set(rig.gpu(0).missing) == {"pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s", *no_grace}
+
+
+def test_a_gpu_with_links_to_a_grace_cpu_has_the_bytes_over_these(rig: Rig) -> None:
+    rig.set("gpus 1", "c2c_links 10", "c2c_tx_mb_s 0", "c2c_rx_mb_s 90000", "pcie_rx_mb_s 3")
+    source = rig.opened()
+    names = {"c2c_rx_bytes", "c2c_tx_bytes", "pcie_rx_bytes", "c2c_link_bytes_per_s"}
+    rig.until(source, lambda board: names <= set(board.gpus[0].values))
+    first, first_ns = dict(rig.gpu().values), rig.gpu().read_ns["c2c_rx_bytes"]
+    rig.until(source, lambda board: board.gpus[0].read_ns["c2c_rx_bytes"] - first_ns > 1_000_000_000)
+    seconds = (rig.gpu().read_ns["c2c_rx_bytes"] - first_ns) / 1e9
+    rates = [(rig.gpu().values[f"c2c_{way}_bytes"] - first[f"c2c_{way}_bytes"]) / seconds for way in ("rx", "tx")]
+    assert rates == [pytest.approx(90e9, rel=0.1), 0.0]
+    assert (first["c2c_links"], first["c2c_link_bytes_per_s"]) == (10, 44_712_000_000.0)
 
 
 def test_counters_grow_at_the_rate_of_the_traffic(rig: Rig) -> None:

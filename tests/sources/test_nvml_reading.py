@@ -15,7 +15,7 @@ from gputop.sources.nvml import binding as nvml
 from gputop.sources.nvml import groups
 from gputop.sources.nvml.driver import Device, Meter, unavailable
 from gputop.sources.nvml.fast import fast_groups
-from gputop.sources.nvml.gpm import GPM_FIELDS, _Kernels, _MetricsGet, _value_of
+from gputop.sources.nvml.gpm import C2C_COUNTERS, GPM_FIELDS, _Kernels, _MetricsGet, _value_of
 from gputop.sources.nvml.groups import FieldGroup, Lost, Missing, Poll, Values, Way, read_due
 from gputop.sources.nvml.slow import NvLink, slow_groups
 
@@ -207,7 +207,7 @@ def test_what_rates_are_made_of_is_a_counter() -> None:
     readings = fast_groups(Device(None, Meter()), TICK_NS)
     readings += slow_groups(Device(None, Meter()), readings[0])
     counted = {field for one in readings if one.counts for field in one.fields}
-    counters = {"pcie_tx_bytes", "pcie_rx_bytes", "nvlink_tx_bytes", "nvlink_rx_bytes", "nvlink_links", "energy_mj"}
+    counters = {"pcie_tx_bytes", "pcie_rx_bytes", "nvlink_tx_bytes", "nvlink_rx_bytes", "nvlink_links", "energy_mj", *C2C_COUNTERS}
     assert counted == counters | set(GPM_FIELDS)
     assert readings[0].counts, "in the first place it costs no report of its own"
 

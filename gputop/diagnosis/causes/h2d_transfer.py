@@ -36,7 +36,9 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     evidence = (
         *_counted(job),
         percent("gpu_idle_pct", job.idle, "of the time no kernel ran"),
-        Evidence("pcie_bytes_per_s", round(traffic(job)) or None, "B/s", "over PCIe, both ways"),
+        Evidence("c2c_bytes_per_s", round(traffic(job)) or None, "B/s", "over C2C, both ways")
+        if _over_c2c(job)
+        else Evidence("pcie_bytes_per_s", round(traffic(job)) or None, "B/s", "over PCIe, both ways"),
     )
     ready = "; workers have batches ready" if is_ahead(job) else ""
     return Finding(filled("{}{}", spent(job), ready), evidence, tuple(_fixes(job, facts)), (), (job.trainer.pid,))
@@ -75,7 +77,7 @@ def spent(job: WalkedJob) -> str:
     """Words for the time that was spent copying. Copies that do not delay the trainer are described by PCIe traffic while its GPU computes
     nothing; others by the bytes that calls were asked to copy, for a counter's samples of 20 ms may miss them."""
     calls, pace, asked, moved = job.cuda.calls, pace_of(job), copied(job), traffic(job)
-    beside = filled("{} {}", _gb_per_s(max(moved, asked)), "over PCIe" if moved >= asked else "copied") if moved or asked else ""
+    beside = filled("{} {}", _gb_per_s(max(moved, asked)), _way(job) if moved >= asked else "copied") if moved or asked else ""
     if calls is not None and calls.copy >= policy.LITTLE:
         of_link = filled(" of the {} that its link carries", _gb_per_s(link_of(job))) if _crawls(job) else ""
         beside = filled("at {}{}", _gb_per_s(pace), of_link) if pace else beside
@@ -84,6 +86,14 @@ def spent(job: WalkedJob) -> str:
         return filled("copies take {:.0f}% of the time{}{}{}", 100 * calls.copy, ", " if beside else "", beside, waits)
     rests = "" if job.idle is None else filled("no kernel runs {:.0f}% of the time", 100 * job.idle)
     return filled("{}, with {}", rests, beside) if rests and beside else rests or beside or "its copies are not known"
+
+
+def _over_c2c(job: WalkedJob) -> bool:
+    return any(gpu.c2c_links for gpu in job.gpus)
+
+
+def _way(job: WalkedJob) -> str:
+    return "over C2C" if _over_c2c(job) else "over PCIe"
 
 
 def _crawls(job: WalkedJob) -> bool:

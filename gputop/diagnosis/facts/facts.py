@@ -51,8 +51,8 @@ class GpuFacts(Struct, frozen=True):
     """Highest clock seen while nothing in `facts.intensity` held it down; None if never seen."""
     throttle_mask: int = 0  # bits set in at least half of the window's samples
     temp_c: float | None = None
-    pcie_bytes_per_s: float | None = None  # both ways
-    pcie_back_bytes_per_s: float | None = None  # the part that it sends
+    host_bytes_per_s: float | None = None  # both ways, over PCIe; over C2C where it has links to a Grace CPU
+    host_back_bytes_per_s: float | None = None  # the part that it sends
     nvlink_bytes_per_s: float | None = None  # both ways, over all links; None: it has none, or they are not counted
     pcie_gen: float | None = None
     pcie_width: float | None = None
@@ -61,6 +61,7 @@ class GpuFacts(Struct, frozen=True):
     best_gen: float | None = None  # the highest generation of the last `policy.GENERATIONS_NS`: it falls while the link rests
     pcie_replays_per_s: float | None = None  # packets that the link sent again, between the last two readings
     c2c_links: float | None = None  # to a Grace CPU: copies go over these, and not over PCIe
+    c2c_link_bytes_per_s: float | None = None  # what each of these carries one way
     numa_node: float | None = None  # that its slot is attached to; None: the kernel does not know
     near_cpus: frozenset[int] = frozenset()  # that node's CPUs; empty if unknown
     slowed_parts: dict[str, float] = field(default_factory=dict)
@@ -106,7 +107,10 @@ class GpuFacts(Struct, frozen=True):
 
     @property
     def link_bytes_per_s(self) -> float | None:
-        """Bytes per second that the GPU's PCIe link carries one way at its present generation and width; None if these are unknown."""
+        """Bytes per second that the GPU's link to the host carries one way: PCIe at its present generation and width, or all its links
+        to a Grace CPU; None if these are unknown."""
+        if self.c2c_links:
+            return self.c2c_links * self.c2c_link_bytes_per_s if self.c2c_link_bytes_per_s else None
         return link_bytes_per_s(int(self.best_gen or self.pcie_gen or 0), int(self.pcie_width or 0))
 
     @property

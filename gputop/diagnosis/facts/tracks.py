@@ -42,7 +42,7 @@ _COUNTERS = (
 
 _STANDING = (
     "power_limit_w", "power_limit_default_w", "sm_clock_mhz", "sm_clock_max_mhz", "temp_c", "pcie_gen", "pcie_width",
-    "pcie_width_max", "pcie_gen_max", "c2c_links", "numa_node", "recovery_action",
+    "pcie_width_max", "pcie_gen_max", "c2c_links", "c2c_link_bytes_per_s", "numa_node", "recovery_action",
 )  # fmt: skip
 
 
@@ -190,8 +190,8 @@ class GpuTrack:
 
     __slots__ = (
         "at_work_ns", "begun_ns", "between", "board", "breaks", "busy", "busy_since_ns", "exact_ns", "free_mhz", "generations", "held_ns",
-        "idle_since_ns", "last_ns", "linked", "listed", "moved", "noted_ns", "pids", "rates", "readings", "replays", "rhythm", "slowed",
-        "stretches", "worked_ns",
+        "idle_since_ns", "last_ns", "link", "linked", "listed", "moved", "noted_ns", "pids", "rates", "readings", "replays", "rhythm",
+        "slowed", "stretches", "worked_ns",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -209,7 +209,8 @@ class GpuTrack:
         self.stretches: deque[tuple[int, int]] = deque()
         """(from, until) of idle stretches that followed steady work and reach into the window"""
         self.breaks = Breaks()
-        self.moved: deque[tuple[int, int, int]] = deque()  # (t_ns, bytes over PCIe both ways, bytes sent), cumulative
+        self.link = "pcie"  # its link to the host: ``pcie`` or ``c2c``
+        self.moved: deque[tuple[int, int, int]] = deque()  # (t_ns, bytes over that link both ways, bytes sent), cumulative
         self.linked: deque[tuple[int, int]] = deque()  # (t_ns, bytes over NVLink both ways), cumulative
         self.rates: deque[tuple[int, float, float]] = deque(maxlen=LATEST_RATES)
         """(t_ns, bytes per second over PCIe both ways, bytes per second sent), each over 20 ms, if the driver has no counters"""
@@ -337,7 +338,7 @@ class GpuTrack:
             breaks_s=self.breaks.lost_s(oldest_ns), sunk_s=self.breaks.sunk_s(oldest_ns),
             dips_s=self.breaks.dips_s(oldest_ns),
             pauses=(*self.breaks.spans(oldest_ns), *(span for span in self.stretches if span[1] - span[0] >= policy.LOST_NS)),
-            pcie_bytes_per_s=self._pcie(1), pcie_back_bytes_per_s=self._pcie(2), nvlink_bytes_per_s=self._nvlink(),
+            host_bytes_per_s=self._host(1), host_back_bytes_per_s=self._host(2), nvlink_bytes_per_s=self._nvlink(),
             worked_ns=self.worked_ns, util_now=self.util_now,
             split=bool(board.values.get("mig_mode")), instance=instance, name=name or str(index),
         )  # fmt: skip
@@ -345,9 +346,9 @@ class GpuTrack:
             self.free_mhz = max(self.free_mhz or 0.0, facts.sm_clock_mhz)
         return replace(facts, sm_clock_free_mhz=self.free_mhz)
 
-    def _pcie(self, column: int) -> float | None:
-        """Bytes per second over PCIe, both ways (1) or sent (2): by the driver's counters, else by its rates, each over 20 ms. Such a short
-        reading, in phase with the steps, may catch a copy or miss it."""
+    def _host(self, column: int) -> float | None:
+        """Bytes per second over the link to the host, both ways (1) or sent (2): by the driver's counters, else by its rates of PCIe, each
+        over 20 ms. Such a short reading, in phase with the steps, may catch a copy or miss it."""
         if len(self.moved) >= 2 and self.moved[-1][0] > self.moved[0][0]:
             return (self.moved[-1][column] - self.moved[0][column]) * 1e9 / (self.moved[-1][0] - self.moved[0][0])
         rates = [rate[column] for rate in self.rates if rate[0] > self.last_ns - policy.RATES_NS]
@@ -359,8 +360,13 @@ class GpuTrack:
         return (self.linked[-1][1] - self.linked[0][1]) * 1e9 / (self.linked[-1][0] - self.linked[0][0])
 
     def _push_moved(self, gpu: GpuBoard, oldest_ns: int) -> None:
-        rx, tx = gpu.values.get("pcie_rx_bytes"), gpu.values.get("pcie_tx_bytes")
-        read_ns = gpu.read_ns.get("pcie_rx_bytes", 0)
+        link = "c2c" if gpu.values.get("c2c_links") else "pcie"
+        if link != self.link:  # the number of its links to a Grace CPU is known some time after its first bytes
+            self.link = link
+            self.moved.clear()
+            self.rates.clear()
+        rx, tx = gpu.values.get(f"{link}_rx_bytes"), gpu.values.get(f"{link}_tx_bytes")
+        read_ns = gpu.read_ns.get(f"{link}_rx_bytes", 0)
         if not isinstance(rx, int):
             self.moved.clear()  # the driver gives its own rates for that time
         elif not self.moved or self.moved[-1][0] < read_ns:
@@ -372,7 +378,7 @@ class GpuTrack:
             self.moved.popleft()
         self._push_linked(gpu, oldest_ns)
         at, told = gpu.read_ns.get("pcie_rx_bytes_per_s", 0), gpu.number("pcie_rx_bytes_per_s")
-        if told is not None and (not self.rates or self.rates[-1][0] < at):
+        if told is not None and link == "pcie" and (not self.rates or self.rates[-1][0] < at):
             rate = gpu.number("pcie_tx_bytes_per_s") or 0.0
             self.rates.append((at, told + rate, rate))
 

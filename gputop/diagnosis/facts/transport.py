@@ -70,7 +70,7 @@ def fallback(job: JobFacts, facts: Facts) -> Fallback | None:
     shares, better = any(one is not None and one.shm for one in infos.values()), _beside([gpu for one in kin for gpu in one.gpus])
     if shares:  # TCP carries what is left
         passes = better == NVLINK and _through_host(job)
-        return Fallback(None, NVLINK, transport, None, numbers, sum(gpu.pcie_bytes_per_s or 0.0 for gpu in job.gpus)) if passes else None
+        return Fallback(None, NVLINK, transport, None, numbers, sum(gpu.host_bytes_per_s or 0.0 for gpu in job.gpus)) if passes else None
     if used is None:
         return None
     if _stays_here(used) or 1 < ranks(job) <= len(kin):  # to a rank on this host: no card is needed
@@ -81,7 +81,7 @@ def fallback(job: JobFacts, facts: Facts) -> Fallback | None:
 
 def _through_host(job: JobFacts) -> bool:
     """True if the job's GPUs copy gradients' worth of bytes to the host and back, without a late rank to wait for."""
-    moved = [(gpu.pcie_bytes_per_s or 0.0, gpu.pcie_back_bytes_per_s or 0.0) for gpu in job.gpus]
+    moved = [(gpu.host_bytes_per_s or 0.0, gpu.host_back_bytes_per_s or 0.0) for gpu in job.gpus]
     both_ways = all(min(back, both - back) >= policy.TENTH * both >= policy.TENTH * policy.BOTH_WAYS_BYTES_PER_S for both, back in moved)
     return bool(moved) and both_ways and job.ranks.straggler is None
 

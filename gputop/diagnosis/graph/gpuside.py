@@ -22,6 +22,8 @@ def copying(job: WalkedJob, pinned: bool) -> float:
     speed, else at most at a CPU's copying speed. Counted calls may show more bytes: PCIe counters sample 20 ms, maybe in phase with the
     steps."""
     link = link_of(job)
+    if any(gpu.c2c_links for gpu in job.gpus):  # the GPU reads a Grace CPU's memory itself, pinned or not
+        return max(traffic(job), copied(job)) / (policy.QUARTER * link)
     pace = min(policy.PAGEABLE_BYTES_PER_S, link) if not pinned or link == math.inf else policy.QUARTER * link
     return max(traffic(job), copied(job)) / pace
 
@@ -39,7 +41,7 @@ def pace_of(job: WalkedJob) -> float | None:
 
 def link_of(job: WalkedJob) -> float:
     """Bytes per second that the narrowest of the GPUs' links carries one way at present; inf if unknown."""
-    return min((link for gpu in job.gpus if not gpu.c2c_links and (link := gpu.link_bytes_per_s)), default=math.inf)
+    return min((link for gpu in job.gpus if (link := gpu.link_bytes_per_s)), default=math.inf)
 
 
 def narrowest(job: WalkedJob) -> GpuFacts | None:
@@ -54,20 +56,20 @@ def narrowed(job: WalkedJob) -> float:
     if (gpu := narrowest(job)) is None:
         return 0.0
     link, full = gpu.link_bytes_per_s or math.inf, gpu.full_link_bytes_per_s or math.inf
-    moved = max(gpu.pcie_bytes_per_s or 0.0, copied(job) / max(1, len(job.gpus)))
+    moved = max(gpu.host_bytes_per_s or 0.0, copied(job) / max(1, len(job.gpus)))
     return min(1.0, moved / link) * (1.0 - link / full)
 
 
 def traffic(job: WalkedJob) -> float:
-    """Bytes per second over PCIe, both ways, of all its GPUs together; 0 if not read. Of GPUs that copy over C2C, PCIe says nothing."""
-    return sum(gpu.pcie_bytes_per_s or 0.0 for gpu in job.gpus if not gpu.c2c_links)
+    """Bytes per second over the links to the host, both ways, of all its GPUs together; 0 if not read."""
+    return sum(gpu.host_bytes_per_s or 0.0 for gpu in job.gpus)
 
 
 def both_ways(job: WalkedJob) -> tuple[float, float]:
     """(bytes per second from its GPUs, bytes per second to them): by CUDA calls, else over PCIe."""
     if job.cuda.calls is not None and job.cuda.calls.copy_bytes_per_s:
         return job.cuda.calls.from_gpu_bytes_per_s, job.cuda.calls.to_gpu_bytes_per_s
-    back = sum(gpu.pcie_back_bytes_per_s or 0.0 for gpu in job.gpus)
+    back = sum(gpu.host_back_bytes_per_s or 0.0 for gpu in job.gpus)
     return back, max(0.0, traffic(job) - back)
 
 

@@ -39,6 +39,10 @@ def _ber(code: float) -> float:
     return float((word >> _MANTISSA_SHIFT & _MANTISSA) * 10.0 ** -(word & _EXPONENT))
 
 
+def _of_megabytes(number: float) -> float:
+    return 1e6 * numbers.count(number)
+
+
 def _truth(number: float) -> bool:
     return numbers.count(number) > 0
 
@@ -56,6 +60,7 @@ ROWS = (
     FieldRow("power_smoothing", (256,), "", "NVML_FI_PWR_SMOOTHING_ENABLED", "R570, Blackwell", make=_truth),
     FieldRow("recovery_action", (230,), "", "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", "R565, Ampere"),
     FieldRow("c2c_links", (170,), "", "NVML_FI_DEV_C2C_LINK_COUNT", "R525, Grace Hopper"),
+    FieldRow("c2c_link_bytes_per_s", (172,), "B/s", "NVML_FI_DEV_C2C_LINK_GET_MAX_BW", "R525, Grace Hopper", make=_of_megabytes),
     FieldRow("replays", (161,), "", "NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY", "R470, Ampere and Hopper", True),
     FieldRow("recoveries", (215, 162), "", "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY",
              "R570, Blackwell; before that R470, Ampere and Hopper", True),

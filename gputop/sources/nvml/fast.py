@@ -10,7 +10,7 @@ from gputop.model.frame import SECOND_NS, link_bytes_per_s
 from gputop.sources.host import memory_fields
 from gputop.sources.nvml import binding as nvml
 from gputop.sources.nvml.driver import FAILURES, Device, KeptFields, is_past, library_function, value_number
-from gputop.sources.nvml.gpm import GPM_FIELDS, GPM_LEAST_NS, PCIE_COUNTERS, Gpm
+from gputop.sources.nvml.gpm import C2C_COUNTERS, GPM_FIELDS, GPM_LEAST_NS, PCIE_COUNTERS, Gpm
 from gputop.sources.nvml.groups import FieldGroup, Missing, Values, Way, made, once, single, take
 from gputop.sources.nvml.numbers import NoValue, count, link, megahertz, memory, part_of, percent, watts
 
@@ -45,6 +45,7 @@ def fast_groups(device: Device, interval_ns: int, of_many: bool = False) -> list
     return [
         activity,
         FieldGroup(PCIE_COUNTERS, interval_ns, lambda values, _: gpm().add_pcie_to(values), made(PcieCounters, device), counts=True),
+        FieldGroup(C2C_COUNTERS, interval_ns, lambda values, _: gpm().add_c2c_to(values), counts=True),
         FieldGroup(("util_pct", "mem_util_pct"), interval_ns, made(_utilization, device, samples)),
         FieldGroup(("util_t_ns",), interval_ns, samples),
         FieldGroup(("power_w", "power_instant"), interval_ns, made(_power_instant, device), _power_usage(device)),

@@ -10,13 +10,17 @@ from time import monotonic_ns
 
 from gputop.model.frame import SECOND_NS
 from gputop.sources.nvml import binding as nvml
-from gputop.sources.nvml.driver import Device, library_function
+from gputop.sources.nvml import numbers
+from gputop.sources.nvml.driver import FAILURES, Device, field_number, library_function, why
 from gputop.sources.nvml.groups import Missing, Values
 
 GPM_FIELDS = ("sm_active_pct", "sm_occupancy_pct", "tensor_active_pct", "dram_active_pct", "gr_active_pct")
 PCIE_COUNTERS = ("pcie_tx_bytes", "pcie_rx_bytes")
+C2C_COUNTERS = ("c2c_tx_bytes", "c2c_rx_bytes")
 # nvmlGpmMetricId_t: SM_UTIL, SM_OCCUPANCY, ANY_TENSOR_UTIL, DRAM_BW_UTIL, PCIE_TX_PER_SEC, PCIE_RX_PER_SEC
 _METRICS = (2, 3, 5, 10, 20, 21)
+_C2C_METRICS = (102, 103)  # C2C_DATA_TX_PER_SEC, C2C_DATA_RX_PER_SEC, of a GPU with links to a Grace CPU
+_C2C_LINK_COUNT = 170  # NVML_FI_DEV_C2C_LINK_COUNT
 _FIRST_METRICS = 4  # metrics that are asked for alone if a library refuses the whole list
 _KERNELS = 1  # GRAPHICS_UTIL
 _MIG_METRICS = (_KERNELS, 2)
@@ -40,12 +44,12 @@ FIRST = "not yet: GPM compares two samples, 0.1 s apart"
 class _MetricsGet(Structure):
     """nvmlGpmMetricsGet_t with room for our metrics: the library uses numMetrics entries, and nvml.h has room for hundreds."""
 
-    _fields_ = [*nvml.c_nvmlGpmMetricsGet_t._fields_, ("metrics", nvml.c_nvmlGpmMetric_t * len(_METRICS))]
+    _fields_ = [*nvml.c_nvmlGpmMetricsGet_t._fields_, ("metrics", nvml.c_nvmlGpmMetric_t * len(_METRICS + _C2C_METRICS))]
 
 
 _METRIC = nvml.c_nvmlGpmMetric_t
 _CODE_AND_VALUE = f"{_METRIC.nvmlReturn.offset}xid{sizeof(_METRIC) - _METRIC.metricInfo.offset}x"
-_RESULTS = {count: struct.Struct("=" + count * _CODE_AND_VALUE) for count in range(1, len(_METRICS) + 1)}
+_RESULTS = {count: struct.Struct("=" + count * _CODE_AND_VALUE) for count in range(1, len(_METRICS + _C2C_METRICS) + 1)}
 """Number of metrics -> code and value of each, in turn. Unpacking costs a fraction of the structures' attributes."""
 
 
@@ -64,12 +68,12 @@ class Gpm:
         "_failure",
         "_get",
         "_has_compared",
-        "_has_moved",
         "_kernels",
         "_metrics_get",
-        "_moved",
         "_newer",
         "_older",
+        "_over_c2c",
+        "_over_pcie",
         "_sample_get",
         "_sampled_ns",
         "_scope",
@@ -83,15 +87,14 @@ class Gpm:
         self._scope = () if gpu_instance is None else (c_uint(gpu_instance),)
         self._sample_get = library_function("nvmlGpmSampleGet" if gpu_instance is None else "nvmlGpmMigSampleGet")
         self._metrics_get = library_function("nvmlGpmMetricsGet")
-        self._get = _request(_METRICS if gpu_instance is None else _MIG_METRICS)
+        c2c = _C2C_METRICS if gpu_instance is None and _has_c2c(device) else ()
+        self._get = _request(_METRICS + c2c if gpu_instance is None else _MIG_METRICS)
         self._older, self._newer = self._new_sample(), self._new_sample()
         self._kernels = _Kernels()
         self._sampled_ns = 0
         self._has_compared = False  # whether the last call had a sample before it
         self._failure: nvml.NVMLError | None = None  # of the last call
-        self._moved: list[float] = []
-        """Bytes over PCIe from the GPU and to it since the first sample, by GPM's rates; empty while there are none."""
-        self._has_moved = False  # whether they were read since they were last given
+        self._over_pcie, self._over_c2c = _Moved(PCIE_COUNTERS), _Moved(C2C_COUNTERS, may_rest=True)
 
     def __call__(self, values: Values, missing: Missing) -> None:
         for field, value in zip(GPM_FIELDS, self.read(), strict=False):
@@ -105,13 +108,18 @@ class Gpm:
 
         Nothing in a poll in which GPM is not due.
         """
+        self._add(self._over_pcie, values)
+
+    def add_c2c_to(self, values: Values) -> None:
+        """Bytes over C2C, as `add_pcie_to`."""
+        self._add(self._over_c2c, values)
+
+    def _add(self, moved: _Moved, values: Values) -> None:
         if self._failure is not None:
             raise self._failure
-        if self._has_compared and not self._moved:
+        if self._has_compared and not moved.sums:
             raise nvml.NVMLError(nvml.NVML_ERROR_NOT_SUPPORTED)
-        if self._has_moved:
-            self._has_moved = False
-            values.update(zip(PCIE_COUNTERS, map(int, self._moved), strict=False))
+        moved.give(values)
 
     def close(self) -> None:
         """Free the samples."""
@@ -148,19 +156,22 @@ class Gpm:
             self._older, self._newer = self._newer, self._older
 
     def _compare(self, ns: int) -> list[float | str]:
-        try:
-            self._ask(self._get)
-        except nvml.NVMLError as error:
-            if error.value not in _REFUSALS or self._get.numMetrics <= _FIRST_METRICS:
-                raise
-            self._get.numMetrics = _FIRST_METRICS
-            self._ask(self._get)
+        while True:
+            try:
+                self._ask(self._get)
+                break
+            except nvml.NVMLError as error:
+                if error.value not in _REFUSALS or self._get.numMetrics <= _FIRST_METRICS:
+                    raise
+                self._get.numMetrics = len(_METRICS) if self._get.numMetrics > len(_METRICS) else _FIRST_METRICS
         results = _RESULTS[self._get.numMetrics].unpack_from(self._get, _MetricsGet.metrics.offset)
         codes, numbers = results[::2], results[1::2]
         values: list[float | str] = [*map(_value_of, codes, numbers[:_FIRST_METRICS])]
         if self._scope:
             return values
-        self._move(codes[_FIRST_METRICS:], numbers[_FIRST_METRICS:], ns / 1e9)
+        pcie, c2c = slice(_FIRST_METRICS, len(_METRICS)), slice(len(_METRICS), None)
+        self._over_pcie.add(codes[pcie], numbers[pcie], ns / 1e9)
+        self._over_c2c.add(codes[c2c], numbers[c2c], ns / 1e9)
         return [*values, self._kernels.read(values[0], self._sampled_ns + ns, self._ask)]
 
     def _ask(self, request: _MetricsGet) -> None:
@@ -170,13 +181,31 @@ class Gpm:
         if code := self._metrics_get(byref(request)):
             raise nvml.NVMLError(code)
 
-    def _move(self, codes: tuple[int, ...], rates: tuple[float, ...], seconds: float) -> None:
-        """Add to the bytes over PCIe. A link that is up is never quite silent: rates of 0 are believed only after others."""
+
+class _Moved:
+    """Bytes over a link from the GPU and to it since the first sample, by GPM's rates."""
+
+    __slots__ = ("_has_moved", "_may_rest", "_names", "sums")
+
+    def __init__(self, names: tuple[str, str], may_rest: bool = False) -> None:
+        """``names`` of the counters: sent, received. ``may_rest``: nothing moves on the link by itself."""
+        self._names, self._may_rest = names, may_rest
+        self.sums: list[float] = []  # empty while there are none
+        self._has_moved = False  # whether they were read since they were last given
+
+    def add(self, codes: tuple[int, ...], rates: tuple[float, ...], seconds: float) -> None:
+        """Add a reading. A PCIe link that is up is never quite silent: rates of 0 are believed only after others."""
         if not rates or any(codes) or not all(0 <= rate <= _MOST_MIB_PER_S for rate in rates):
-            self._moved = []
-        elif self._moved or any(rates):
-            self._moved = [had + rate * _MIB * seconds for had, rate in zip(self._moved or (0.0, 0.0), rates, strict=True)]
+            self.sums = []
+        elif self.sums or any(rates) or self._may_rest:
+            self.sums = [had + rate * _MIB * seconds for had, rate in zip(self.sums or (0.0, 0.0), rates, strict=True)]
             self._has_moved = True
+
+    def give(self, values: Values) -> None:
+        """Put the sums into ``values``, if they were read since."""
+        if self._has_moved:
+            self._has_moved = False
+            values.update(zip(self._names, map(int, self.sums), strict=False))
 
 
 class _Kernels:
@@ -225,6 +254,16 @@ class _Kernels:
             self._again_ns = 0
         self._value, self._sms, self._asked_ns = value, sms, now_ns
         return value
+
+
+def _has_c2c(device: Device) -> bool:
+    """True if the GPU has links to a Grace CPU. Raises the error of a lost GPU."""
+    try:
+        return numbers.count(field_number(*device.fields(_C2C_LINK_COUNT))) > 0
+    except FAILURES as error:
+        if why(error).lost:
+            raise
+        return False
 
 
 def _value_of(code: int, value: float) -> float | str:

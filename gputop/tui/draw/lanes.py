@@ -272,7 +272,9 @@ def _lanes_of_gpu(session: Session, view: View, index: int) -> list[Lane]:
         lanes.append(Lane(("gpu.sm_active_pct", index), f"{name} SM act", priority=3 if chosen else 7))
     if chosen and ("gpu.gr_active_pct", index) in session.history.series:
         lanes.insert(1, Lane(("gpu.gr_active_pct", index), f"{name} GR act", priority=8))
-    if chosen:
+    if chosen and gpu.values.get("c2c_links"):
+        lanes.append(Lane(("gpu.c2c_rx_mb_per_s", index), f"{name} C2C rx", absent=_why_absent(gpu, "c2c_rx_bytes"), priority=7))
+    elif chosen:
         absent = _why_absent(gpu, "pcie_rx_bytes_per_s")
         lanes.append(Lane(("gpu.pcie_rx_mb_per_s", index), f"{name} PCIe rx", absent=absent, priority=7))
     return [replace(lane, priority=LAST, always=False) if _is_refused(lane, session) else lane for lane in lanes]

@@ -150,7 +150,7 @@ nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample) { ENT
 nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned instance, nvmlGpmSample_t sample) { ENTER_DEVICE(GpmMigSampleGet); return take_sample(device, (int)instance, sample); }
 
 /* 1 any kernel, 2 SM activity, 3 occupancy, 5 any tensor pipe, 10 DRAM bandwidth, all in per cent; 20 and 21 PCIe from and to the GPU in
- * MiB/s, not of MIG instances. As on an H200, what is copied counts there and in utilization, but not as a kernel. */
+ * MiB/s, 102 and 103 C2C alike, not of MIG instances. As on an H200, what is copied counts there and in utilization, but not as a kernel. */
 static double gpm_value(unsigned metric, struct gpm_sample *older, struct gpm_sample *newer, int *code)
 {
     struct gpu_conf *conf = &control()->gpu[newer->gpu];
@@ -179,6 +179,10 @@ static double gpm_value(unsigned metric, struct gpm_sample *older, struct gpm_sa
         if (sim_map)
             return (metric == 20 ? newer->at.tx - older->at.tx : newer->at.rx - older->at.rx) / ns * 1e9 / 1048576;
         return 1e6 * (double)(metric == 20 ? conf->pcie_tx_mb_s : conf->pcie_rx_mb_s) / 1048576;
+    case 102: case 103:
+        if (newer->instance >= 0 || !conf->c2c_links)
+            break;
+        return 1e6 * (double)(metric == 102 ? conf->c2c_tx_mb_s : conf->c2c_rx_mb_s) / 1048576;
     }
     *code = NOT_SUPPORTED;
     return 0;

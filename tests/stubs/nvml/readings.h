@@ -245,6 +245,7 @@ static int fill_field(nvmlDevice_t device, nvmlFieldValue_t *field)
     case 256: field->value.uiVal = (unsigned)conf->smoothing; return NVML_SUCCESS;
     case 230: field->value.uiVal = (unsigned)conf->recovery_action; return NVML_SUCCESS;
     case 170: field->value.uiVal = (unsigned)conf->c2c_links; return NVML_SUCCESS;
+    case 172: if (!conf->c2c_links) return NOT_SUPPORTED; field->value.uiVal = 44712; return NVML_SUCCESS;
     /* of one link; before Blackwell 161 to 163, from there on 214 to 222 */
     case 161: case 162: case 163: case 214: case 215: case 220: case 221: case 222: {
         int is_bad = field->scopeId == (unsigned)conf->bad_link, is_new = field->fieldId > 200;

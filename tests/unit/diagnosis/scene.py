@@ -240,9 +240,9 @@ class Scene:
         energy = self._add(("energy", index), 1000 * dt * values["power_w"]) if "power_w" in values else None
         ran, kinds = values.get("ran", {}), values.get("kinds", {})
         plain = {"procs": [GpuProc(pid, kinds.get(pid, "C"), mem_bytes=held.get(pid), sm_pct=ran.get(pid)) for pid in pids]}
-        own = ("pids", "held", "ran", "kinds", "nvlink_mb_per_s", "pcie_mb_per_s")
+        own = ("pids", "held", "ran", "kinds", "nvlink_mb_per_s", "pcie_mb_per_s", "c2c_mb_per_s")
         plain |= {name: value for name, value in values.items() if name not in own}
-        for link in ("nvlink", "pcie"):
+        for link in ("nvlink", "pcie", "c2c"):
             if f"{link}_mb_per_s" in values:
                 moved = self._add((link, index), 1e6 * dt * values[f"{link}_mb_per_s"])
                 plain |= {f"{link}_rx_bytes": moved, f"{link}_tx_bytes": moved}

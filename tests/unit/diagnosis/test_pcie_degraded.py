@@ -46,6 +46,16 @@ def test_copies_over_c2c_are_no_bytes_of_pcie() -> None:
     assert scene.play(12).engine.verdict.cause not in ("pcie-degraded", "h2d-transfer")
 
 
+@pytest.mark.parametrize(("moved_mb_per_s", "is_told"), [(30_000, True), (1_000, False)])
+def test_copies_over_c2c_are_priced_by_its_links(moved_mb_per_s: int, is_told: bool) -> None:
+    """60 GB/s both ways of 447 GB/s are more than half of the time at a quarter of the links' rate."""
+    verdict = one_lane_of_sixteen(c2c_links=10, c2c_link_bytes_per_s=44.7e9, c2c_mb_per_s=moved_mb_per_s).play(12).engine.verdict
+    assert (verdict.cause == "h2d-transfer") == is_told
+    if is_told:
+        assert "over C2C" in verdict.detail
+        assert next(one.value for one in verdict.evidence if one.metric == "c2c_bytes_per_s") == pytest.approx(60e9, rel=0.05)
+
+
 def test_replays_call_for_another_riser() -> None:
     scene = one_lane_of_sixteen(pcie_replays=0)
     for second in range(12):

@@ -14,7 +14,7 @@ def test_the_drivers_own_rates_of_pcie_count_while_its_counters_fail() -> None:
         t_ns = second * SECOND_NS
         board.fold(Gpu(0, t_ns, util_pct=50.0, **values))  # type: ignore[arg-type]
         track.push(board, t_ns, 0)
-        return track.facts(0).pcie_bytes_per_s
+        return track.facts(0).host_bytes_per_s
 
     for second in range(1, 5):
         by_counters = told(second, pcie_rx_bytes=second << 30, pcie_tx_bytes=0)
