@@ -6,11 +6,13 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from threading import Thread
 
 from msgspec import UNSET, Struct, UnsetType, to_builtins
 from msgspec.structs import force_setattr
 
+from gputop.model.board import Board, GpuBoard
 from gputop.model.fields import cpu_words, speed_words
 from gputop.model.frame import SILENT, Frame, SourceState
 from gputop.sources import Beat, Settings, Source, Unavailable, perf
@@ -22,16 +24,18 @@ from gputop.sources.files import read_text
 from gputop.sources.hardware import read_hardware
 from gputop.sources.nics import Ports
 from gputop.sources.nvml import NvmlSource
+from gputop.sources.nvml.fabric import HEALTHY
 from gputop.sources.nvml.gpm import FIRST
 from gputop.sources.procfs.source import hidden_processes
 from gputop.stacks.permission import yama_scope
 from gputop.system.console import charset, takes_unicode
 from gputop.system.priority import BEAT, MOST_SHARE, raise_priority
 from gputop.system.privilege import CAP_SYS_ADMIN, capabilities, in_initial_pid_namespace, may_ptrace
-from gputop.system.text import counted
+from gputop.system.text import clean, counted
 
 SCHEMA = 1
 _OPEN_TO_ALL = "echo 'options nvidia NVreg_RestrictProfilingToAdminUsers=0' | sudo tee /etc/modprobe.d/nvidia-profiling.conf; then reboot"
+_FABRIC_LOG = "sudo systemctl status nvidia-fabricmanager; sudo dmesg | grep -i sxid: reports of the switches"
 _GPU_PATIENCE_S = 2.0  # s for the first GPU to answer; a choice
 _PROBES_PATIENCE_S = 15.0  # s for bcc to be imported, and for the probes to load; a slow machine took 6
 _FIND_BCC = "import runpy, sys; m = runpy.run_path(sys.argv[1]); b = m['import_bcc'](); print(b.__version__, b.__file__)"
@@ -89,7 +93,7 @@ def works(checks: list[DoctorCheck]) -> bool:
 
 
 def gpu_checks(root: str) -> list[DoctorCheck]:
-    """NVML, opened as the source opens it; GPM, once a GPU has answered."""
+    """NVML, opened as the source opens it; GPM, once a GPU has answered; the NVLink fabric."""
     source = NvmlSource(Settings(root=root, everyone=True))
     try:
         state = source.open()
@@ -97,33 +101,76 @@ def gpu_checks(root: str) -> list[DoctorCheck]:
         return [
             DoctorCheck("nvml", "NVML", "missing", why.reason, why.remedy, required=True),
             DoctorCheck("gpm", "GPM", "missing", "needs NVML"),
+            DoctorCheck("fabric", "fabric", "missing", "needs NVML"),
         ]
     try:
         facts = ", ".join(f"{name} {value}" for name, value in state.detail.items() if value)
         nvml = DoctorCheck("nvml", "NVML", "ok" if state.state == "ok" else "limited", state.reason or facts, state.remedy, required=True)
-        return [nvml, _gpm(source, root, int(state.detail.get("gpus", 1)))]
+        readings = _Readings(source, int(state.detail.get("gpus", 1)))
+        return [nvml, _gpm(readings, root), _fabric(readings)]
     finally:
         source.close()
 
 
-def _gpm(source: Source, root: str, gpus: int) -> DoctorCheck:
+class _Readings:
+    """Readings of the GPUs so far."""
+
+    def __init__(self, source: Source, gpus: int) -> None:
+        self.board, self.gpus = Board(), gpus
+        self._source, self._seq = source, 0
+
+    def until(self, is_enough: Callable[[Board], bool]) -> None:
+        """Read until there is enough, or for `_GPU_PATIENCE_S`."""
+        deadline = time.monotonic() + _GPU_PATIENCE_S
+        while time.monotonic() < deadline and not is_enough(self.board):
+            now = time.monotonic_ns()
+            frame = Frame(self._seq, now, key=self._seq == 0)
+            self._source.read(Beat(now, self._seq, self._seq == 0), frame)
+            self.board.fold(frame)
+            self._seq += 1
+            time.sleep(0.05)
+
+    def reasons(self, name: str) -> dict[int, str]:
+        """GPU -> why a field has no value."""
+        return {index: gpu.missing[name] for index, gpu in self.board.gpus.items() if name in gpu.missing}
+
+
+def _gpm(readings: _Readings, root: str) -> DoctorCheck:
     """Read until one GPU gives its SM activity, or each has a reason why not that further readings will not change."""
-    reasons: dict[int, str] = {}
-    deadline, seq = time.monotonic() + _GPU_PATIENCE_S, 0
-    while time.monotonic() < deadline and (len(reasons) < gpus or any(map(_may_pass, reasons.values()))):
-        now = time.monotonic_ns()
-        frame = Frame(seq, now, key=seq == 0)
-        source.read(Beat(now, seq, seq == 0), frame)
-        for gpu in frame.gpus:
-            if gpu.sm_active_pct is not None:
-                return DoctorCheck("gpm", "GPM", "ok", "SM, tensor and DRAM activity are read")
-            if "sm_active_pct" in gpu.missing:
-                reasons[gpu.index] = gpu.missing["sm_active_pct"]
-        seq += 1
-        time.sleep(0.05)
-    missing = next(iter(reasons.values()), "no GPU gave a figure")
+
+    def has_value(board: Board) -> bool:
+        return any("sm_active_pct" in gpu.values for gpu in board.gpus.values())
+
+    def is_known(board: Board) -> bool:
+        reasons = readings.reasons("sm_active_pct")
+        return has_value(board) or (len(reasons) >= readings.gpus and not any(map(_may_pass, reasons.values())))
+
+    readings.until(is_known)
+    if has_value(readings.board):
+        return DoctorCheck("gpm", "GPM", "ok", "SM, tensor and DRAM activity are read")
+    missing = next(iter(readings.reasons("sm_active_pct").values()), "no GPU gave a figure")
     is_for_root = "RmProfilingAdminOnly: 1" in read_text(root, "proc/driver/nvidia/params")
     return DoctorCheck("gpm", "GPM", "limited", missing, _OPEN_TO_ALL if is_for_root and os.geteuid() else "")
+
+
+def _fabric(readings: _Readings) -> DoctorCheck:
+    """The NVLink fabric (NVSwitch, NVL72), of each GPU that does not stand well in it, or why there is none."""
+
+    def stands(gpu: GpuBoard) -> str:
+        return ", ".join(filter(None, (clean(gpu.text("fabric_state"), 80), clean(gpu.text("fabric_health"), 200))))
+
+    def is_known(board: Board) -> bool:
+        return len(board.gpus) >= readings.gpus and all("fabric_state" in gpu.values | gpu.missing for gpu in board.gpus.values())
+
+    readings.until(is_known)
+    found = {index: stands(gpu) for index, gpu in readings.board.gpus.items() if "fabric_state" in gpu.values}
+    if not found:
+        why = next(iter(readings.reasons("fabric_state").values()), "no GPU gave an answer")
+        return DoctorCheck("fabric", "fabric", "ok", f"none: {clean(why, 200)}")
+    sound = {"completed", f"completed, {HEALTHY}"}
+    if sick := [f"GPU {index}: {words}" for index, words in sorted(found.items()) if words not in sound]:
+        return DoctorCheck("fabric", "fabric", "limited", "; ".join(sick), _FABRIC_LOG)
+    return DoctorCheck("fabric", "fabric", "ok", min(found.values()))
 
 
 def _may_pass(reason: str) -> bool:

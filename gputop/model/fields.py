@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gputop.model.board import GpuBoard
 from gputop.model.frame import SECOND_NS, FileSystem, Hardware, Nic, RdmaPort
-from gputop.system.text import counted
+from gputop.system.text import clean, counted
 
 MS, SECOND = 1_000_000, SECOND_NS
 
@@ -141,14 +141,18 @@ def limits(gpu: GpuBoard) -> list[str] | None:
 
 
 def errors(gpu: GpuBoard) -> list[str]:
-    """The latest Xid, uncorrected ECC errors since the driver loaded, and memory rows that wait for a reset or cannot be replaced."""
+    """The latest Xid, uncorrected ECC errors since the driver loaded, memory rows that wait for a reset or cannot be replaced, and what is
+    wrong with the NVLink fabric."""
     xid, ecc = gpu.number("xid"), gpu.number("ecc_uncorrected")
     found = [f"Xid {xid:.0f}"] if xid is not None else []
     if ecc:
         found.append(f"{ecc:.0f} ECC error{'s' if ecc > 1 else ''}")
-    return found + [word for field, word in _REMAPS if gpu.values.get(field)]
+    fabric = gpu.text("fabric_health")
+    sick = [f"fabric: {clean(fabric, MOST_FABRIC)}"] if fabric not in ("", "healthy") else []
+    return found + [word for field, word in _REMAPS if gpu.values.get(field)] + sick
 
 
+MOST_FABRIC = 80  # characters of what is wrong with the fabric
 MOST_SHOWN = 4  # interfaces, and file systems, per line (guess)
 
 

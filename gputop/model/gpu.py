@@ -201,6 +201,8 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     c2c_tx_bytes: int | None = None  # over the links to a Grace CPU, cumulative since gputop started (GPM)
     c2c_rx_bytes: int | None = None
     c2c_link_bytes_per_s: float | None = None  # what each of ``c2c_links`` carries one way
+    fabric_state: str | None = None  # of joining the NVLink fabric (nvmlDeviceGetGpuFabricInfoV), each 10 s: ``completed``
+    fabric_health: str | None = None  # ``healthy``, or what is wrong with the fabric
 
 
 class GpuReading(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -59,7 +59,7 @@ _NOT_SIMULATED = (
     "nvml_ns", "nvml_calls", "mem_shared", "needs_reset", "pcie_replays", "pcie_recoveries", "pcie_corrected_errors", "slowed_power_ns",
     "slowed_sync_boost_ns", "slowed_heat_ns", "slowed_hw_heat_ns", "slowed_brake_ns", "power_smoothing", "recovery_action", "c2c_links",
     "nvlink_replays", "nvlink_recoveries", "nvlink_crc_errors", "nvlinks", "c2c_tx_bytes", "c2c_rx_bytes", "c2c_link_bytes_per_s",
-    "numa_node", "near_cpus",
+    "numa_node", "near_cpus", "fabric_state", "fabric_health",
 )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ _EXEMPT = {
     ONCE: "Gpu: numa_node near_cpus name uuid architecture pci_bus_id "
           "sm_clock_max_mhz mem_clock_max_mhz power_limit_default_w power_limit_max_w pcie_gen_max "
           "pcie_width_max nvlink_links power_instant util_t_ns mem_reserved_bytes",
-    LIMITS: "Gpu: compute_mode mig mig_mode remapped_rows remap_pending remap_failed retired_pages held_by "
+    LIMITS: "Gpu: compute_mode fabric_state fabric_health mig mig_mode remapped_rows remap_pending remap_failed retired_pages held_by "
             "nvlinks NvLinkCounts: link replays recoveries failed_recoveries crc_errors symbol_errors bit_error_rate "
             "MigInstance: index uuid gpu_instance compute_instance profile sm_count mem_total_bytes mem_used_bytes util_pct sm_active_pct "
             "missing",

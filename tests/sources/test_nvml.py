@@ -59,7 +59,7 @@ def test_every_field_comes_from_its_call(rig: Rig, tmp_path: Path, monkeypatch: 
     assert got["nvml_calls"] > 10
     assert got["nvml_ns"] > 0
     no_grace = {"c2c_tx_bytes", "c2c_rx_bytes", "c2c_link_bytes_per_s"}
-    assert set(rig.gpu(0).missing) == {"pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s", *no_grace}
+    assert set(rig.gpu(0).missing) == {"pcie_tx_bytes_per_s", "pcie_rx_bytes_per_s", "fabric_state", "fabric_health", *no_grace}
 
 
 def test_a_gpu_with_links_to_a_grace_cpu_has_the_bytes_over_these(rig: Rig) -> None:

@@ -72,4 +72,4 @@ def test_the_doctor_does_not_wait_for_what_no_gpu_has(rig: Rig, gpm: int, state:
 
 def test_the_doctor_waits_for_a_slow_driver(rig: Rig) -> None:
     rig.set("gpus 1", "delay.* 20000")
-    assert [(check.id, check.state) for check in doctor.gpu_checks("/")] == [("nvml", "ok"), ("gpm", "ok")]
+    assert [(check.id, check.state) for check in doctor.gpu_checks("/")] == [("nvml", "ok"), ("gpm", "ok"), ("fabric", "ok")]

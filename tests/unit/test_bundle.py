@@ -30,7 +30,7 @@ SECRET = "hunter2"
 DEVICE = _RULES["FileSystem.device"]
 KEPT = {
     "CgroupSample.cpuset", "CudaCall.call", "DiskSample.name", "FileSystem.kind", "Gpu.architecture",
-    "Gpu.compute_mode", "Gpu.missing", "Gpu.name", "Gpu.near_cpus",
+    "Gpu.compute_mode", "Gpu.fabric_health", "Gpu.fabric_state", "Gpu.missing", "Gpu.name", "Gpu.near_cpus",
     "Gpu.pci_bus_id", "GpuProc.kind", "Hardware.missing", "Header.gputop", "Header.kernel", "Header.machine", "MigInstance.missing",
     "MigInstance.profile", "Names.missing", "Names.pod_by", "Names.runtime", "Probes.lost",
     "ProcInfo.cpus_allowed", "ProcInfo.libs", "ProcInfo.sockets", "ProcInfo.wait_unreadable", "ProcSample.kernel_stack", "ProcSample.state",

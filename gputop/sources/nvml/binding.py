@@ -21,6 +21,7 @@ from ctypes import (
     c_int32,
     c_int64,
     c_longlong,
+    c_ubyte,
     c_uint,
     c_uint32,
     c_ulong,
@@ -28,6 +29,7 @@ from ctypes import (
     c_ushort,
     c_void_p,
     create_string_buffer,
+    sizeof,
 )
 from typing import Any
 
@@ -139,6 +141,15 @@ class c_nvmlGpmSupport_t(Structure):
     """Whether a GPU has GPM."""
 
     _fields_ = [("version", c_uint), ("isSupportedDevice", c_uint)]
+
+
+class c_nvmlGpuFabricInfo_v2_t(Structure):
+    """How a GPU stands in the NVLink fabric."""
+
+    _fields_ = [
+        ("version", c_uint), ("clusterUuid", c_ubyte * 16), ("status", c_uint), ("cliqueId", c_uint),
+        ("state", c_uint), ("healthMask", c_uint),  # of the state one byte is in use, as NVIDIA's module has it
+    ]  # fmt: skip
 
 
 class c_nvmlEventData_t(Structure):
@@ -372,6 +383,13 @@ def nvmlGpmQueryDeviceSupport(handle: object) -> c_nvmlGpmSupport_t:
     support = c_nvmlGpmSupport_t(version=NVML_GPM_SUPPORT_VERSION)
     _call("nvmlGpmQueryDeviceSupport", handle, byref(support))
     return support
+
+
+def nvmlDeviceGetGpuFabricInfoV(handle: object) -> c_nvmlGpuFabricInfo_v2_t:
+    """How the device stands in the NVLink fabric."""
+    info = c_nvmlGpuFabricInfo_v2_t(version=sizeof(c_nvmlGpuFabricInfo_v2_t) | 2 << 24)
+    _call("nvmlDeviceGetGpuFabricInfoV", handle, byref(info))
+    return info
 
 
 def nvmlGpmSampleFree(sample: object) -> None:

@@ -14,6 +14,7 @@ from gputop.model.xids import ENDING_XIDS
 from gputop.sources.nvml import binding as nvml
 from gputop.sources.nvml import counters, numbers
 from gputop.sources.nvml.driver import Device, field_number, library_function, why
+from gputop.sources.nvml.fabric import FABRIC, fabric
 from gputop.sources.nvml.groups import ONCE_NS, FieldGroup, Missing, Values, Way, made, single
 from gputop.sources.nvml.mig import Mig
 from gputop.sources.nvml.procs import Processes
@@ -122,6 +123,7 @@ def slow_groups(device: Device, pcie_counters: FieldGroup) -> list[FieldGroup]:
         single("ecc_uncorrected", seldom, lambda: _ecc(device, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED)),
         single("retired_pages", seldom, lambda: sum(len(call(nvml.nvmlDeviceGetRetiredPages, cause)) for cause in (0, 1))),
         FieldGroup(("remapped_rows", "remap_pending", "remap_failed"), seldom, _remapped(device)),
+        FieldGroup(FABRIC, seldom, fabric(device)),
         FieldGroup(counters.FIELDS, seldom, made(counters.Counters, device)),
         FieldGroup(PCIE_RATES, 2 * second, _pcie_rates(device, pcie_counters)),
     ]

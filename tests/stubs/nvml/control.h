@@ -32,7 +32,7 @@
     X(PowerManagementDefaultLimit) X(PowerManagementLimitConstraints) X(TotalEnergyConsumption) X(Temperature) \
     X(TemperatureThreshold) X(ClockInfo) X(MaxClockInfo) X(CurrentClocksEventReasons) X(PerformanceState) X(FanSpeed) X(NumFans) \
     X(PcieThroughput) X(CurrPcieLinkGeneration) X(CurrPcieLinkWidth) X(MaxPcieLinkGeneration) X(MaxPcieLinkWidth) \
-    X(NvLinkState) X(EncoderUtilization) X(DecoderUtilization) X(EccMode) X(TotalEccErrors) X(RetiredPages) X(RemappedRows) \
+    X(NvLinkState) X(EncoderUtilization) X(DecoderUtilization) X(EccMode) X(TotalEccErrors) X(RetiredPages) X(RemappedRows) X(GpuFabricInfoV) \
     X(ComputeRunningProcesses) X(GraphicsRunningProcesses) X(MPSComputeRunningProcesses) X(ProcessUtilization) X(FieldValues) \
     X(MigMode) X(MaxMigDeviceCount) X(MigDeviceHandleByIndex) X(DeviceHandleFromMigDeviceHandle) X(IsMigDeviceHandle) \
     X(GpuInstanceId) X(ComputeInstanceId) X(Attributes) X(GpmQueryDeviceSupport) X(GpmSampleAlloc) X(GpmSampleFree) \
@@ -67,7 +67,7 @@ struct odd_field { int is_odd, type; nvmlValue_t value; };
     X(sm_active, 0) X(sm_occupancy, 0) X(tensor, 0) X(dram, 0) X(lost, 0) X(xid, 0) X(stale_samples, 0) X(samples_ahead_ms, 0) \
     X(long_procs, 0) X(procs_wanted, 0) X(nvlinks_refused, 0) X(nvlink_broken, -1) X(nvlink_absent, -1) X(mig_broken, -1) X(bad_link, 0) \
     X(link_replays, 0) X(link_recoveries, 0) X(link_crc, 0) X(link_ber, 0) X(slowed_power_ms, 0) X(slowed_heat_ms, 0) X(slowed_brake_ms, 0) \
-    X(smoothing, 0) X(recovery_action, 0) X(c2c_links, 0) X(c2c_tx_mb_s, 0) X(c2c_rx_mb_s, 0)
+    X(smoothing, 0) X(recovery_action, 0) X(c2c_links, 0) X(c2c_tx_mb_s, 0) X(c2c_rx_mb_s, 0) X(fabric_state, 0) X(fabric_status, 0) X(fabric_mask, 0)
 
 #define NUMBER_MEMBER(name, value) long long name;
 struct gpu_conf {

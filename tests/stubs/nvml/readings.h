@@ -223,6 +223,16 @@ nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected,
     *pending = (unsigned)conf->remap_pending, *failed = (unsigned)conf->remap_failed;
     return NVML_SUCCESS;
 }
+nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV_t *out)
+{
+    ENTER_DEVICE(GpuFabricInfoV);
+    struct gpu_conf *conf = conf_of(device);
+    if (out->version != (sizeof *out | 2 << 24))
+        return INVALID_ARGUMENT;
+    out->state = (unsigned char)conf->fabric_state, out->status = (nvmlReturn_t)conf->fabric_status;
+    out->healthMask = (unsigned)conf->fabric_mask;
+    return NVML_SUCCESS;
+}
 #endif
 
 static int fill_field(nvmlDevice_t device, nvmlFieldValue_t *field)

@@ -28,6 +28,7 @@ typedef struct {
         gpuInstanceSliceCount, computeInstanceSliceCount;
     unsigned long long memorySizeMB;
 } nvmlDeviceAttributes_t;
+typedef struct { unsigned version; unsigned char clusterUuid[16]; nvmlReturn_t status; unsigned cliqueId; unsigned char state; unsigned healthMask; } nvmlGpuFabricInfoV_t; /* v2 */
 typedef struct { unsigned version, isSupportedDevice; } nvmlGpmSupport_t;
 typedef struct gpm_sample *nvmlGpmSample_t;
 typedef struct { unsigned metricId; nvmlReturn_t nvmlReturn; double value; struct { const char *shortName, *longName, *unit; } info; } nvmlGpmMetric_t;
