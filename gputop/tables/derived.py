@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from math import isfinite
 from typing import Any
 
 from gputop.model.syscalls import syscall_names
@@ -66,3 +67,8 @@ def call_names(rows: Rows) -> Sequence[Any]:
 
 def flag(field: str) -> Callable[[Rows], Sequence[Any]]:
     return lambda rows: [int(value) for value in rows.gauge(field)]
+
+
+def finite(column: Sequence[Any]) -> Sequence[Any]:
+    """NaN and infinity, which some drivers answer, are no measurements."""
+    return [value if value is None or isfinite(value) else None for value in column]

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from math import isfinite
-from typing import Any
 
 from gputop.model.xids import meaning_of
 from gputop.tables.derived import (
@@ -13,6 +10,7 @@ from gputop.tables.derived import (
     SWITCHES,
     WAITS,
     call_names,
+    finite,
     flag,
     listed_now,
     mean_ms,
@@ -32,17 +30,12 @@ SYNC_WORD = "ynchronize"  # in the names of all of CUDA's synchronize calls
 
 
 def _gauge(name: str, type_: str, help_: str, field: str = "") -> Column:
-    return Column(name, type_, help_, lambda rows: _finite(rows.gauge(field or name)) if type_ == "REAL" else rows.gauge(field or name))
+    return Column(name, type_, help_, lambda rows: finite(rows.gauge(field or name)) if type_ == "REAL" else rows.gauge(field or name))
 
 
 def _truth(name: str, help_: str) -> Column:
     """A reading that is true or false: SQLite has no such type, and Parquet takes no boolean for a number."""
     return Column(name, "INTEGER", help_, lambda rows: [None if value is None else int(value) for value in rows.gauge(name)])
-
-
-def _finite(column: Sequence[Any]) -> Sequence[Any]:
-    """NaN and infinity, which some drivers answer, are no measurements."""
-    return [value if value is None or isfinite(value) else None for value in column]
 
 
 def _count(name: str, help_: str, field: str = "") -> Column:

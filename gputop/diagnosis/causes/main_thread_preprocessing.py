@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.causes.output_blocked import lists_ends
-from gputop.diagnosis.facts.facts import may_spin
 from gputop.diagnosis.facts.feeders import named_thread, started, threads_at_work
+from gputop.diagnosis.facts.life import may_spin
 from gputop.diagnosis.graph import starting
 from gputop.diagnosis.graph.edges import Leaf
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob

@@ -13,7 +13,7 @@ from __future__ import annotations
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.causes.undersized_work import how_used, share_used
 from gputop.diagnosis.facts import intensity
-from gputop.diagnosis.facts.facts import may_spin
+from gputop.diagnosis.facts.life import may_spin
 from gputop.diagnosis.graph.gpuside import launching, outlasting
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy

@@ -591,11 +591,3 @@ def awaited_gpus(job: JobFacts, part: float) -> float:
     if job.cuda.calls is not None:
         return max(0.0, job.cuda.calls.sync * part - job.trainer.runnable)
     return job.trainer.kinds.get(waits.DRIVER, 0.0) + (job.cuda.sampled.sync if job.cuda.sampled is not None else 0.0)
-
-
-def may_spin(job: JobFacts) -> bool:
-    """True if apparent computing may be spinning waits for the GPU: calls are not probed, the main thread is not sampled, and it sleeps for
-    far less time than the GPU works."""
-    if job.cuda.calls is not None or job.cuda.sampled is not None or job.idle is None:
-        return False
-    return job.trainer.asleep <= max(policy.LITTLE, policy.SOME * (1.0 - job.idle))

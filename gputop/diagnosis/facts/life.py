@@ -226,3 +226,11 @@ def _expected(info: ProcInfo, there: set[int], size: int, gpus: int) -> Iterable
     if size <= gpus and "WORLD_SIZE" in info.env and "SLURM_JOB_ID" not in info.env:
         return range(size)
     return range(min(there), min(max(there) + 1, min(there) + _MOST_RANKS)) if there else ()
+
+
+def may_spin(job: JobFacts) -> bool:
+    """True if apparent computing may be spinning waits for the GPU: calls are not probed, the main thread is not sampled, and it sleeps for
+    far less time than the GPU works."""
+    if job.cuda.calls is not None or job.cuda.sampled is not None or job.idle is None:
+        return False
+    return job.trainer.asleep <= max(policy.LITTLE, policy.SOME * (1.0 - job.idle))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from gputop.diagnosis.facts import waits
-from gputop.diagnosis.facts.facts import may_spin
+from gputop.diagnosis.facts.life import may_spin
 from gputop.diagnosis.facts.proc import ProcFacts, knowing
 from gputop.diagnosis.graph import owners
 from gputop.diagnosis.graph.edges import READY, RUN, Edge

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from gputop.diagnosis.facts import feeders, waits
-from gputop.diagnosis.facts.facts import may_spin
+from gputop.diagnosis.facts.life import may_spin
 from gputop.diagnosis.facts.proc import TURN, ProcFacts
 from gputop.diagnosis.graph import owners
 from gputop.diagnosis.graph.edges import GIL, HELD, PACED, READY, RUN, WORKERS, Edge, Hop, Leaf, LeafLoss, LeafTrail, Leaves, Trail
