@@ -110,6 +110,7 @@ class Engine:
         self._workers_spent: dict[str, float] = {}  # seconds in each state of all workers together
         self._header = Header()
         self._settled = Settled()
+        self._at_turn = False
 
     @staticmethod
     def load_causes() -> None:
@@ -190,9 +191,10 @@ class Engine:
         """
         self._window.look(frame)
 
-    def feed(self, board: Board, every_ns: int = FEED_EVERY_NS) -> None:
-        """Take in the board as it stands. Feeding the same moment twice changes nothing. ``every_ns``: the time between two feeds."""
-        before = self._window.t_ns
+    def feed(self, board: Board, every_ns: int = FEED_EVERY_NS, *, at_turn: bool = False) -> None:
+        """Take in the board as it stands. Feeding the same moment twice changes nothing. ``every_ns``: the time between two feeds.
+        ``at_turn``: what follows is known to differ, so that all seconds so far are booked by this judgement."""
+        before, self._at_turn = self._window.t_ns, at_turn
         if not self._window.push(board, max(policy.GAP_NS, 2 * every_ns)):
             return
         self._header = board.header
@@ -273,7 +275,8 @@ class Engine:
         if standing.phase.books == DROPPED:
             self._ledger_of(job.trainer.pid, self.ledgers).gpu_idle_s += _whole_s(self._pending.pop(job.trainer.pid, []))
         elif standing.phase.books != HELD and job.trainer.pid in self._pending:
-            due = self._pending.pop(job.trainer.pid) if standing.bereft else self._due(job.trainer.pid, t_ns)
+            is_judged = standing.bereft or self._at_turn
+            due = self._pending.pop(job.trainer.pid) if is_judged else self._due(job.trainer.pid, t_ns)
             _book(self._ledger_of(job.trainer.pid, self.ledgers), due, standing.shares)
             self._rebook(standing, sum(part.own_lost_s for part in due))
             self._judged[job.trainer.pid] = standing

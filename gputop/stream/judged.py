@@ -7,16 +7,15 @@ from collections.abc import Iterator
 
 from gputop.findings.policy import FEED_EVERY_NS
 from gputop.model.board import Board
-from gputop.model.frame import SECOND_NS
+from gputop.model.frame import SECOND_NS, Frame
 from gputop.recording.format import SECONDS, TICKS, TIER_NAMES
 from gputop.recording.reader import Recording
 from gputop.stream.following import Following
+from gputop.stream.pace import Pace
 
 LEAD_NS = 10 * SECOND_NS  # before a stretch of a recording, that are judged as well
 LONG_NS = 300 * SECOND_NS  # a longer stretch is read by seconds
-SELDOM_FROM_NS, SELDOM_NS = 1800 * SECOND_NS, 2 * SECOND_NS  # of a stretch longer than that, every other second will do
-LONG_AGO, LONG_AGO_NS = 0.9, 4 * SECOND_NS
-"""First part of such a stretch, and ns between looks there: a look covers the last three, so no second goes unseen."""
+SELDOM_FROM_NS = 1800 * SECOND_NS  # a longer stretch is judged seldom while nothing turns (`Pace`)
 
 
 def tier_for(start_ns: int, end_ns: int, fine: bool) -> int:
@@ -46,14 +45,24 @@ def judged(following: Following, recording: Recording, start_ns: int, end_ns: in
         engine.feed(board)
         engine.begin()
         yield board
-    following.every_ns, begun_ns = FEED_EVERY_NS, start_ns + 1
+    frames = recording.frames(start_ns + 1, end_ns, tier=tier)
     if tier == SECONDS and end_ns - start_ns > SELDOM_FROM_NS:
-        following.every_ns = LONG_AGO_NS
-        span_ns = min(end_ns, recording.end_ns) - max(start_ns, recording.start_ns)
-        late_ns = max(start_ns, recording.start_ns) + int(LONG_AGO * span_ns)
-        yield from following.through(recording.frames(begun_ns, late_ns, tier=tier))
-        following.every_ns, begun_ns = SELDOM_NS, late_ns
-    yield from following.through(recording.frames(begun_ns, end_ns, tier=tier))
+        yield from _paced(following, frames)
+    else:
+        following.every_ns = FEED_EVERY_NS
+        yield from following.through(frames)
     if board.t_ns > engine.fed_ns:
-        engine.feed(board)
+        engine.feed(board, following.every_ns)
         yield board
+
+
+def _paced(following: Following, frames: Iterator[Frame]) -> Iterator[Board]:
+    """The board after each feed. What was before a turn is judged before the board holds what comes after it."""
+    pace, board, engine = Pace(), following.board, following.engine
+    for frame in frames:
+        if pace.turns(frame, board, engine.states) and board.t_ns > engine.fed_ns:
+            engine.feed(board, following.every_ns, at_turn=True)
+            yield board
+        following.every_ns = pace.every_ns(frame.t_ns)
+        if following.take(frame):
+            yield board

@@ -34,7 +34,8 @@ from gputop.recording.reader import Recording
 from gputop.stacks.group import group
 from gputop.stacks.lines import text_lines
 from gputop.stream import snapshot
-from gputop.stream.judged import LEAD_NS, SELDOM_FROM_NS, SELDOM_NS, tier_words
+from gputop.stream.judged import LEAD_NS, SELDOM_FROM_NS, tier_words
+from gputop.stream.pace import OFTEN_NS
 from gputop.stream.session import STATE_WORDS, Session, code_of
 from gputop.stream.snapshot import ProcessNow
 from gputop.system.output import create, whole_or_gone
@@ -106,7 +107,7 @@ def follow(recording: Recording, header: Header, start_ns: int, end_ns: int, mas
     session, end_ns = Session(), min(end_ns, recording.end_ns + 1)
     session.ingest(header)
     if end_ns - start_ns > SELDOM_FROM_NS:
-        session.following.every_ns = SELDOM_NS
+        session.following.every_ns = OFTEN_NS
     scribe = _Scribe(session, start_ns, end_ns)
     for frame in recording.frames(recording.key_before(max(recording.start_ns, start_ns - LEAD_NS)), end_ns):
         shown = frame if mask is None else mask(frame)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -22,8 +23,10 @@ from gputop.recording.seconds import Minutes, Seconds, merge_second
 from gputop.recording.writer import Writer
 from gputop.stream.following import Following
 from gputop.stream.judged import judged
+from gputop.stream.pace import SELDOM_NS, TURNS_NS
 from tests.recording.made import HEADER, MS, SECOND, START_NS, Session, record
 from tests.recording.test_columns import coarse
+from tests.unit.diagnosis.scene import Scene, training
 
 DATA = Path(__file__).parents[1] / "device" / "data"
 
@@ -229,18 +232,48 @@ def test_seconds_and_minutes_that_grow_past_an_index_are_found_whole(tmp_path: P
     writer.close()
 
 
-def test_of_a_long_stretch_the_last_tenth_is_looked_at_twice_as_often(tmp_path: Path) -> None:
+def _looks_s(recording: Recording, following: Following) -> list[float]:
+    """When a whole recording is looked at, s since it began."""
+    boards = judged(following, recording, recording.start_ns, recording.end_ns + 1)
+    return [(board.t_ns - recording.start_ns) / 1e9 for board in boards]
+
+
+def _trained(util_at: Callable[[int], float], seconds: int) -> Iterator[Frame]:
+    """Frames of half seconds: the GPU's utilization is ``util_at(second)``."""
+    scene = training(run=0.2)
+    for i in range(2 * seconds):
+        scene.gpus[0]["util_pct"] = util_at(i // 2)
+        frame = scene.next_frame(0.5)
+        frame.key = i % 20 == 0
+        scene.board.fold(frame)
+        yield frame
+
+
+def test_of_a_long_stretch_what_does_not_turn_is_looked_at_seldom(tmp_path: Path) -> None:
     path = tmp_path / "a.gputop"
-    record(path, Session(1, 2, threads=1, probes=False).frames(2000, SECOND))
+    record(path, _trained(lambda second: 95.0 - second % 3, 2000), Scene().board.header)
     with Recording(str(path)) as recording:
         following = Following()
-        looks = [board.t_ns for board in judged(following, recording, recording.start_ns, recording.end_ns + 1)]
-        apart_s = [round((later - before) / 1e9) for before, later in pairwise(looks)]
-        seconds = (recording.end_ns - recording.start_ns) / 1e9
-    late = apart_s[len(apart_s) * 2 // 3 :].count(2)
-    assert apart_s.count(4) == pytest.approx(0.9 * seconds / 4, abs=4)
-    assert apart_s.count(2) == late == pytest.approx(0.1 * seconds / 2, abs=4)
-    assert following.engine.ledger.gpu_total_s == pytest.approx(seconds, rel=0.02)  # no second goes unseen
+        looks_s = _looks_s(recording, following)
+    assert len(looks_s) == pytest.approx(2000 * SECOND / SELDOM_NS, abs=8)
+    assert max(later - before for before, later in pairwise(looks_s)) <= SELDOM_NS / SECOND + 1
+    assert following.engine.ledger.gpu_total_s == pytest.approx(2000, rel=0.02)  # no second goes unseen
+
+
+@pytest.mark.parametrize("lasts_s", [4, 13, 60])
+def test_of_a_long_stretch_a_turn_is_looked_at_before_and_behind_it(lasts_s: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.gputop"
+    begins_s, ends_s = 1003, 1003 + lasts_s
+    record(path, _trained(lambda second: 30.0 if begins_s <= second < ends_s else 95.0, 2000), Scene().board.header)
+    with Recording(str(path)) as recording:
+        following = Following()
+        looks_s = _looks_s(recording, following)
+        lost_s = following.engine.explain().ledger.gpu_lost_s
+    for turn_s in (begins_s, ends_s)[: 1 + (lasts_s > TURNS_NS / SECOND)]:  # after one, looks are often
+        assert any(turn_s - 2 <= look <= turn_s for look in looks_s)
+        assert sum(turn_s < look <= turn_s + 7 for look in looks_s) >= 3
+    assert lost_s == pytest.approx(0.05 * (2000 - lasts_s) + 0.7 * lasts_s, rel=0.03)
+    assert len(looks_s) <= 2000 * SECOND / SELDOM_NS + 24
 
 
 @pytest.mark.soak
