@@ -11,11 +11,11 @@ from gputop.model.frame import SECOND_NS, Frame
 from gputop.recording.format import SECONDS, TICKS, TIER_NAMES
 from gputop.recording.reader import Recording
 from gputop.stream.following import Following
-from gputop.stream.pace import Pace
+from gputop.stream.pace import LookPace
 
 LEAD_NS = 10 * SECOND_NS  # before a stretch of a recording, that are judged as well
 LONG_NS = 300 * SECOND_NS  # a longer stretch is read by seconds
-SELDOM_FROM_NS = 1800 * SECOND_NS  # a longer stretch is judged seldom while nothing turns (`Pace`)
+SELDOM_FROM_NS = 1800 * SECOND_NS  # a longer stretch is judged seldom while nothing turns (`LookPace`)
 
 
 def tier_for(start_ns: int, end_ns: int, fine: bool) -> int:
@@ -58,7 +58,7 @@ def judged(following: Following, recording: Recording, start_ns: int, end_ns: in
 
 def _paced(following: Following, frames: Iterator[Frame]) -> Iterator[Board]:
     """The board after each feed. What was before a turn is judged before the board holds what comes after it."""
-    pace, board, engine = Pace(), following.board, following.engine
+    pace, board, engine = LookPace(), following.board, following.engine
     for frame in frames:
         if pace.turns(frame, board, engine.states) and board.t_ns > engine.fed_ns:
             engine.feed(board, following.every_ns, at_turn=True)

@@ -38,7 +38,7 @@ class _Usual(Struct):
         self.variance = (1 - weight) * (self.variance + weight * apart * apart)
 
 
-class Pace:
+class LookPace:
     """Compares each second with those before, at a few microseconds: GPUs' utilization, and who lives, is stopped or has a context."""
 
     def __init__(self) -> None:

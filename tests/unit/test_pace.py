@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Gpu, GpuProc, ProcInfo, ProcSample
-from gputop.stream.pace import OFTEN_NS, SELDOM_NS, Pace
+from gputop.stream.pace import OFTEN_NS, SELDOM_NS, LookPace
 
 
 class _Machine:
     """A GPU and a trainer (pid 100), second by second."""
 
     def __init__(self) -> None:
-        self.board, self.pace, self.second = Board(), Pace(), 0
+        self.board, self.pace, self.second = Board(), LookPace(), 0
         self.state, self.pids = "S", [100]
 
     def turns(self, util: float, **values: object) -> bool:
