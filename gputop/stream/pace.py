@@ -10,7 +10,7 @@ from gputop.diagnosis.facts.waits import ENDED_STATES, STOPPED_STATES
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, compute_pids
 
-SELDOM_NS = 10 * SECOND_NS  # between two looks while nothing turns: a choice, a change of nothing that is compared is seen so late
+SELDOM_NS = 4 * SECOND_NS  # between two looks while nothing turns: a choice, a change of nothing that is compared is seen so late
 OFTEN_NS = 2 * SECOND_NS  # between two looks after a turn
 TURNS_NS = 3 * OFTEN_NS  # ns after a turn for which looks are often: the window of the latest looks is then behind it
 MEMORY = 30  # seconds over which the usual utilization and its spread are taken: several steps of a slow job (a choice)

@@ -310,13 +310,17 @@ class GpusPanel(Panel):
         super().__init__(context, time_shown)
         self._drawer = heat.HeatDrawer()
         self.heat: heat.HeatMap | None = None  # None: the GPUs are few
+        self._left: int | None = None  # the GPU that was shown before the map went to one with trouble
 
     def find_rows(self, story: Verdict) -> None:
         """Read what the heat map shows beside its cells, and go to the GPU of the ``story``, unless the user chose one."""
         session, view = self.context.session, self.context.view
         older, newer = session.boards_around(view.at_ns, SECOND_NS)
         self.heat = heat.HeatMap(session, view, newer, older) if heat.is_on(session.board, view) else None
-        if self.heat is not None and not view.gpu_is_chosen and (odd := self.heat.gpu_of(story)) is not None:
+        if self.heat is None or view.gpu_is_chosen:
+            view.gpu, self._left = view.gpu if self._left is None or view.gpu_is_chosen else self._left, None
+        elif (odd := self.heat.gpu_of(story)) is not None:
+            self._left = view.gpu if self._left is None else self._left
             view.gpu = odd
 
     def lines(self) -> Sequence[Line]:

@@ -319,7 +319,7 @@ async def test_a_click_on_the_line_goes_there(make_replay: MakeReplay) -> None:
     app = make_replay(Playback(START, playing=False))
     async with app.run_test(size=(160, 48)) as pilot:
         await stands(pilot, app, START)
-        await pilot.click("#scrub", offset=(149, 0))
+        await pilot.click("#scrub", offset=(148, 0))
         await stands(pilot, app, END)
 
 

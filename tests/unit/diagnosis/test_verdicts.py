@@ -52,7 +52,7 @@ def test_between_two_sets_of_workers_the_next_one_is_as_large_as_those_before():
 def test_a_narrow_link_is_told_with_its_lanes():
     scene = alone(50.0, 0.5, [ON_CPU], pcie_rx_bytes_per_s=0.5e9, pcie_gen=3, pcie_width=1, pcie_width_max=16).play(6)
     assert scene.engine.verdict.cause == "pcie-degraded"
-    assert scene.engine.verdict.fixes[0].text.startswith("GPU 0 has 1 of its 16 PCIe lanes")
+    assert "GPU 0 has 1 of its 16 PCIe lanes" in scene.engine.verdict.fixes[0].text
 
 
 @pytest.mark.parametrize(
