@@ -62,6 +62,8 @@ LINK_REPLAYS = 9.0  # packets a minute sent again (DCGM warns of a PCIe link abo
 # h2d-transfer
 SMALL_BYTES = 256 << 10  # bytes of a copy, up to which the number of copies determines the cost (guess)
 PAGEABLE_BYTES_PER_S = 6e9  # B/s of copies from memory that is not pinned, which a CPU copies first (guess: a thread's memcpy)
+COPY_OF_LINK = 0.8  # part of a PCIe link's bytes that copies from page-locked memory beside it reach (bandwidthTest: 0.8 to 0.9)
+CPU_COPY_PART = 0.4  # part of the time of a CPU's copy that memory of another node costs at most (guess: 60 % of a near node's bandwidth)
 
 # sync-storm
 TURN_S = 1e-3  # s of the main thread's own time for each wait, that it costs at most (measured: storms have 0.02 to 0.3 ms; steps 1 ms up)

@@ -121,7 +121,7 @@ def test_help_of_a_command_is_short_and_has_its_flags(command: str, monkeypatch:
     monkeypatch.setenv("COLUMNS", "80")
     parser, _ = make_parser(command)
     text = parser.format_help()
-    assert len(text.splitlines()) <= 32
+    assert len(text.splitlines()) <= 36
     flags = [flag for action in parser._actions[1:] for flag in action.option_strings]
     assert [flag for flag in flags if flag not in text] == []
 

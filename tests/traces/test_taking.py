@@ -117,9 +117,13 @@ def test_without_descriptors_there_is_a_reason(folder: str, trace: str, tmp_path
 
 
 def test_a_process_without_the_variables_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    plain = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    shared = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, "KINETO_USE_DAEMON": "1"})
+    wait = [sys.executable, "-c", "print(flush=True); input()"]
+    plain = subprocess.Popen(wait, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    shared = subprocess.Popen(wait, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "KINETO_USE_DAEMON": "1"})
     try:
+        for child in (plain, shared):
+            assert child.stdout is not None
+            child.stdout.readline()  # its environment can be read once it runs
         found = asked([plain.pid, shared.pid], tmp_path)
     finally:
         for child in (plain, shared):

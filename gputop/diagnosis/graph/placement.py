@@ -12,9 +12,6 @@ from gputop.diagnosis.graph.job import WalkedJob
 from gputop.findings import policy
 from gputop.model.machine import parse_cpus
 
-COPY_OF_LINK = 0.8  # part of a PCIe link's bytes that copies from page-locked memory beside it reach (bandwidthTest: 0.8 to 0.9)
-CPU_COPY_PART = 0.4  # part of the time of a CPU's copy that memory of another node costs at most (guess: 60 % of a near node's bandwidth)
-
 
 def near_cpus(job: WalkedJob) -> frozenset[int]:
     """CPUs of the NUMA nodes to which its GPUs are attached; empty if one's is unknown, or copies go there over C2C (Grace)."""
@@ -44,15 +41,15 @@ def uncounted(job: WalkedJob) -> GpuFacts | None:
 def far_part(job: WalkedJob) -> float:
     """Share of the window, at most, that counted copies took because the job ran on another NUMA node than its GPUs'.
 
-    From page-locked memory beside the GPUs a copy reaches `COPY_OF_LINK` of the link. From pageable memory it is slower, wherever that
-    lies: of such a copy no more than `CPU_COPY_PART` is the distance's. What is slower than a quarter of either has another reason.
+    From page-locked memory beside the GPUs a copy reaches `policy.COPY_OF_LINK` of the link. From pageable memory it is slower, wherever
+    that lies: of such a copy no more than `policy.CPU_COPY_PART` is the distance's. What is slower than a quarter of either has another reason.
     """
     near, pace, calls = near_cpus(job), pace_of(job), job.cuda.calls
     if not near or pace is None or calls is None or calls.copy < policy.TENTH:
         return 0.0
-    best, most, away = COPY_OF_LINK * link_of(job), 1.0, [job.trainer.away_from(near)]
+    best, most, away = policy.COPY_OF_LINK * link_of(job), 1.0, [job.trainer.away_from(near)]
     if pace <= policy.PAGEABLE_BYTES_PER_S:  # it lies where workers wrote it, and the trainer's CPU copies it
-        best, most = min(best, policy.PAGEABLE_BYTES_PER_S), CPU_COPY_PART
+        best, most = min(best, policy.PAGEABLE_BYTES_PER_S), policy.CPU_COPY_PART
         away.append(workers_away(job, near))
     if not policy.QUARTER * best <= pace < best:
         return 0.0
