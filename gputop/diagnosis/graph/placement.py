@@ -42,7 +42,8 @@ def far_part(job: WalkedJob) -> float:
     """Share of the window, at most, that counted copies took because the job ran on another NUMA node than its GPUs'.
 
     From page-locked memory beside the GPUs a copy reaches `policy.COPY_OF_LINK` of the link. From pageable memory it is slower, wherever
-    that lies: of such a copy no more than `policy.CPU_COPY_PART` is the distance's. What is slower than a quarter of either has another reason.
+    that lies: of such a copy no more than `policy.CPU_COPY_PART` is the distance's. What is slower than a quarter of either has
+    another reason.
     """
     near, pace, calls = near_cpus(job), pace_of(job), job.cuda.calls
     if not near or pace is None or calls is None or calls.copy < policy.TENTH:
