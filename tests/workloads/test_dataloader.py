@@ -66,13 +66,13 @@ def test_roles_are_assigned_from_proc(job: tuple[str, psutil.Process, Path]) -> 
     assert gpu_pids == {trainer.pid}
     workers = {worker.pid for worker in workers_of(trainer)}
     family = {trainer.pid, *(child.pid for child in trainer.children(recursive=True))}
-    with_gpu = assigned(gpu_pids, lambda found: named(found, family, "worker") == workers)
+    with_gpu = assigned(gpu_pids, lambda found: belong(found, workers, trainer.pid) and named(found, family, "worker") == workers)
     assert named(with_gpu, family, "trainer") == {trainer.pid}
     assert named(with_gpu, family, "worker") == workers
     assert {with_gpu[pid].index for pid in workers} == set(range(WORKERS))
     assert {with_gpu[pid].trainer_pid for pid in workers} == {trainer.pid}
     assert "plain_train.py" in with_gpu[trainer.pid].label
-    without_gpu = assigned(frozenset(), lambda found: named(found, family, "worker") == workers and named(found, family, "trainer"))
+    without_gpu = assigned(frozenset(), lambda found: belong(found, workers, trainer.pid) and named(found, family, "worker") == workers)
     assert named(without_gpu, family, "trainer") == {trainer.pid}
 
 
@@ -122,6 +122,11 @@ def workers_of(trainer: psutil.Process) -> list[psutil.Process]:
 def named(found: dict[int, roles.Role], family: set[int], kind: str) -> set[int]:
     """The pids of ``family`` with that role."""
     return {pid for pid, role in found.items() if role.kind == kind and pid in family}
+
+
+def belong(found: dict[int, roles.Role], workers: set[int], trainer_pid: int) -> bool:
+    """True once the workers are the trainer's: until the process between them is read, they look like orphans."""
+    return all(pid in found and found[pid].trainer_pid == trainer_pid for pid in workers)
 
 
 def assigned(gpu_pids: frozenset[int], enough: Callable[[dict[int, roles.Role]], bool]) -> dict[int, roles.Role]:
