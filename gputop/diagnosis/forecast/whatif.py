@@ -46,7 +46,7 @@ ON_GPU = "the optimizer on the GPU"
 SAME = {
     "workers": ("too-few-workers", "slow-transform", "worker-oversubscription", "main-thread-preprocessing"),
     "strangers": ("cpu-contention", "disk-io", "memory-pressure"),
-    "disk": ("disk-io",), "cpus": ("affinity",), "quota": ("cgroup-throttle",), "copy": ("h2d-transfer",),
+    "disk": ("disk-io",), "cpus": ("affinity",), "quota": ("cgroup-throttle",), "copy": ("h2d-transfer", "pcie-degraded", "numa-remote"),
     "main": ("main-thread-preprocessing", "host-optimizer"), "gpu": (),
 }  # fmt: skip
 """Kind of change -> causes with a complete removal that brings at least as much: their bound also holds for the change."""
