@@ -12,7 +12,6 @@ Any process may listen on that port. So the report is read within bounds, its te
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import socket
@@ -29,7 +28,7 @@ from msgspec.structs import replace
 
 from gputop.model.ranges import Count, Pid, Ranks, fitted
 from gputop.model.roles import SIZE_VARIABLES, number_in
-from gputop.sources import parse
+from gputop.sources import netns, parse
 from gputop.sources.files import read_once
 from gputop.system.decoding import BROKEN
 from gputop.system.errors import Unavailable, start_thread
@@ -49,7 +48,6 @@ TRIES = 3  # reports that are read: several jobs of a user share the port, and t
 MOST_DIFFERENT = 4  # settings of one job's ranks that are tried; mostly they are alike
 _ENVIRON_BYTES = 1 << 18
 _VARIABLES = frozenset(name.encode() for name in ("NCCL_RAS_ADDR", "NCCL_RAS_ENABLE", *SIZE_VARIABLES))
-_CLONE_NEWNET = 0x40000000  # linux/sched.h
 
 _TOTALS = re.compile(r"\s*\d{1,9}\s+[\d-]+\s+[\d-]+\s+(\d{1,9})\s+(\d{1,9})\s*")  # nodes, processes a node, GPUs a process, and all of both
 _GROUP = re.compile(r"\s*(\d{1,9})\s+\d+\s+\d+\s+\S+\s+(\d{1,9})\s+\d+\s+[A-Z/]+\s+[A-Z/]+\s*")
@@ -221,17 +219,11 @@ def _in_network_of(pid: int, place: tuple[str, int], deadline: float) -> str:
 
 def _enter(pid: int) -> None:
     """Make this thread's network that of a process. Unavailable if that is another, and not to be entered."""
-    try:
-        if os.path.samefile(f"/proc/{pid}/ns/net", "/proc/thread-self/ns/net"):
-            return
-        namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return  # another user's: its network is most likely this one
-    try:
-        if ctypes.CDLL(None, use_errno=True).setns(namespace, _CLONE_NEWNET):
-            raise Unavailable("its network is its container's", "run gputop stacks as root, or in the container")
-    finally:
-        os.close(namespace)
+    space = netns.namespace(f"/proc/{pid}/")
+    if space in (0, netns.namespace("/proc/thread-self/")):
+        return  # 0: another user's, whose network is most likely this one
+    if not netns.enter(f"/proc/{pid}/ns/net", space):
+        raise Unavailable("its network is its container's", "run gputop stacks as root, or in the container")
 
 
 def _talk(place: tuple[str, int], deadline: float) -> str:
