@@ -317,8 +317,10 @@ class GpusPanel(Panel):
         session, view = self.context.session, self.context.view
         older, newer = session.boards_around(view.at_ns, SECOND_NS)
         self.heat = heat.HeatMap(session, view, newer, older) if heat.is_on(session.board, view) else None
-        if self.heat is None or view.gpu_is_chosen:
-            view.gpu, self._left = view.gpu if self._left is None or view.gpu_is_chosen else self._left, None
+        if view.gpu_is_chosen:
+            self._left = None
+        elif self.heat is None:
+            view.gpu, self._left = view.gpu if self._left is None else self._left, None
         elif (odd := self.heat.gpu_of(story)) is not None:
             self._left = view.gpu if self._left is None else self._left
             view.gpu = odd
