@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from typing import TYPE_CHECKING
 
 from gputop.commands.options import WRITER, add_sampling, ask_sudo, duration, leave_root, no_process, number, process_id, runs, stream_argv
@@ -71,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _taken(args: argparse.Namespace) -> list[TracedJob]:
-    from gputop.stream.traced import trace_now
+    from gputop.stream.traced import named, trace_now
     from gputop.traces.environment import HOW, waiting
     from gputop.traces.taking import Wanted
 
@@ -85,11 +84,6 @@ def _taken(args: argparse.Namespace) -> list[TracedJob]:
     if not os.path.isdir(args.output):
         raise UserError(f"there is no folder {args.output}")
     ask_sudo(args)
-    moment = time.strftime("%H%M%S")
     wanted = Wanted(args.seconds or 1.0, args.with_stack, args.timeout)
     steps = 0 if args.seconds else args.iterations or 10
-
-    def name_of(pid: int) -> str:
-        return os.path.join(args.output, f"gputop-trace-{pid}-{moment}.json")
-
-    return trace_now(stream_argv(args), args.pids, wanted, steps, name_of, notify, lambda: leave_root(*_READERS))
+    return trace_now(stream_argv(args), args.pids, wanted, steps, named(args.output), notify, lambda: leave_root(*_READERS))

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from gputop.findings.verdict import Step
 from gputop.model.frame import Frame, ProcInfo
-from gputop.model.roles import program_name
+from gputop.model.roles import Role, program_name
 from gputop.stream.following import Following
 from gputop.stream.reader import Reader
 from gputop.system.errors import UserError, starting
 from gputop.system.output import ended_like_ctrl_c
 from gputop.traces.document import TracedJob, checks
-from gputop.traces.environment import waiting
+from gputop.traces.environment import PREFIX, waiting
 from gputop.traces.reading import read
 from gputop.traces.taking import Taken, Wanted, take
 
@@ -43,17 +45,11 @@ class Tracing(Reader):
         """Ask once enough was seen."""
         self._began_ns = self._began_ns or frame.t_ns
         if self._thread is None and frame.t_ns - self._began_ns >= BEFORE_S * 1e9:
-            self._pids = self._pids or self._chosen()
+            self._pids = self._pids or chosen(self._following.engine.roles)
             self._wanted = replace(self._wanted, seconds=self._seconds())
             self._thread = threading.Thread(target=self._ask, name="traces", daemon=True)
             with starting():
                 self._thread.start()
-
-    def _chosen(self) -> list[int]:
-        """The processes that can be asked: of the trainers that gputop sees those, else all."""
-        asking = waiting()
-        trainers = [pid for pid in asking if (role := self._following.engine.roles.get(pid)) is not None and role.kind == "trainer"]
-        return (trainers or asking)[:MOST_JOBS]
 
     def _seconds(self) -> float:
         """The length that holds the steps of the slowest process."""
@@ -80,6 +76,19 @@ class Tracing(Reader):
 
     def _job(self, one: Taken) -> TracedJob:
         return traced(one, self._following.board.infos.get(one.pid), self._following.engine.step_of(one.pid))
+
+
+def chosen(roles: Mapping[int, Role]) -> list[int]:
+    """The processes that can be asked: of the trainers those, else all."""
+    asking = waiting()
+    trainers = [pid for pid in asking if (role := roles.get(pid)) is not None and role.kind == "trainer"]
+    return (trainers or asking)[:MOST_JOBS]
+
+
+def named(folder: str) -> Callable[[int], str]:
+    """Pid -> the path of its trace in a folder, with the time of this moment."""
+    moment = time.strftime("%H%M%S")
+    return lambda pid: os.path.join(folder, f"{PREFIX}{pid}-{moment}.json")
 
 
 def traced(one: Taken, info: ProcInfo | None, step: Step | None) -> TracedJob:

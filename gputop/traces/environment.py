@@ -31,6 +31,8 @@ FOLDER = "KINETO_IPC_SOCKET_DIR"
 SWITCH = "KINETO_USE_DAEMON"  # any value, "0" as well
 MOST_FOLDER_CHARS = 59  # of its path: Kineto checks only the name of the socket against sun_path's 108 bytes
 CLIENT = "dynoconfigclient"  # a job's socket in the folder; a UUID follows
+NAME = "dynolog"  # the daemon's socket in the folder
+PREFIX = "gputop-trace-"  # of a trace, in the folder and where the user gets it
 _CONFIG = "kineto.conf"
 _ASKS_EACH_S = 1  # ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS: Kineto's default is 5
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
@@ -110,7 +112,7 @@ def remove(folder: str) -> None:
     """Remove a folder that `make_folder` made, with what jobs left there: sockets, the configuration, traces that nobody took."""
     with suppress(OSError):
         for name in os.listdir(folder):
-            if name.startswith((CLIENT, "gputop-trace-")) or name in (_CONFIG, "dynolog"):
+            if name.startswith((CLIENT, PREFIX)) or name in (_CONFIG, NAME):
                 with suppress(OSError):
                     os.unlink(os.path.join(folder, name))
         os.rmdir(folder)

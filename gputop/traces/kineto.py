@@ -17,9 +17,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from gputop.system.errors import Unavailable
-from gputop.traces.environment import CLIENT, Job, bind_within
+from gputop.traces.environment import CLIENT, NAME, Job, bind_within
 
-NAME = "dynolog"  # of the daemon's socket in the folder
 MOST_BYTES = 1 << 14  # of a datagram: a request is under 100
 _HEAD = struct.Struct("@Q32s")
 _REQUEST = struct.Struct("@iiq")

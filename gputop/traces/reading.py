@@ -130,6 +130,28 @@ class _Spans:
         return sorted(range(len(starts)), key=lambda i: (starts[i], -ends[i]))
 
 
+class _Open:
+    """The spans of one thread, which lie within each other, that are open at a time; times are asked in their order."""
+
+    def __init__(self, spans: _Spans) -> None:
+        self._spans, self._order, self._at = spans, spans.order(), 0
+        self._open: list[tuple[float, int]] = []  # end, name
+
+    def at(self, time_us: float) -> list[int]:
+        """Names of the open spans, the outermost first."""
+        spans = self._spans
+        while self._at < len(self._order) and spans.starts[i := self._order[self._at]] <= time_us:
+            self._at += 1
+            self._close(spans.starts[i])
+            self._open.append((spans.ends[i], spans.names[i]))
+        self._close(time_us)
+        return [name for _, name in self._open]
+
+    def _close(self, time_us: float) -> None:
+        while self._open and self._open[-1][0] <= time_us:
+            self._open.pop()
+
+
 class _Names:
     def __init__(self) -> None:
         self._index: dict[str, int] = {}
@@ -447,17 +469,10 @@ class _Reading:
         found: dict[str, tuple[int, float]] = {}
         if spans is None or not syncs:
             return []
-        order, at, open_ = spans.order(), 0, list[tuple[float, int]]()
+        open_ = _Open(spans)
         for start, end in syncs:
-            while at < len(order) and spans.starts[order[at]] <= start:
-                i = order[at]
-                at += 1
-                while open_ and open_[-1][0] <= spans.starts[i]:
-                    open_.pop()
-                open_.append((spans.ends[i], spans.names[i]))
-            while open_ and open_[-1][0] <= start:
-                open_.pop()
-            name = _CALLS.get(text := self._texts[open_[0][1]], text) if open_ else "a synchronize of the program's own"
+            names = open_.at(start)
+            name = _CALLS.get(text := self._texts[names[0]], text) if names else "a synchronize of the program's own"
             count, total = found.get(name, (0, 0.0))
             found[name] = count + 1, total + end - start
         return self._ranked(found)
@@ -470,18 +485,11 @@ class _Reading:
             if functions is None:
                 continue
             launches = [i for i in calls.order() if self._is(_LAUNCH, calls.names[i])]
-            order, at, open_ = functions.order(), 0, list[tuple[float, int]]()
+            open_ = _Open(functions)
             for i in launches:
                 start = calls.starts[i]
-                while at < len(order) and functions.starts[order[at]] <= start:
-                    k = order[at]
-                    at += 1
-                    while open_ and open_[-1][0] <= functions.starts[k]:
-                        open_.pop()
-                    open_.append((functions.ends[k], functions.names[k]))
-                while open_ and open_[-1][0] <= start:
-                    open_.pop()
-                own = next((text for _, name in reversed(open_) if not _is_foreign(text := self._texts[name])), "")
+                names = open_.at(start)
+                own = next((text for name in reversed(names) if not _is_foreign(text := self._texts[name])), "")
                 if own:
                     count, total = found.get(own, (0, 0.0))
                     found[own] = count + 1, total + calls.ends[i] - start

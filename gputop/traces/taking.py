@@ -17,11 +17,10 @@ from gputop.sources import parse
 from gputop.sources.files import read_once
 from gputop.system.errors import Unavailable, UserError
 from gputop.system.output import create, write_all
-from gputop.traces.environment import STAT_BYTES, Job, job_of, opened
+from gputop.traces.environment import PREFIX, STAT_BYTES, Job, job_of, opened
 from gputop.traces.events import MOST_BYTES, Events
 from gputop.traces.kineto import Asked, Desk, config
 
-PREFIX = "gputop-trace-"  # of a file in a job's folder
 ASKS_WITHIN_S = 7.0  # s: a job asks each second, or by Kineto's default each 5 s
 ALL_START_S = 2.0  # s from the first answer to the begin of a trace by time: by then each rank has asked
 _LOOK_S = 0.05  # s between looks for a finished file

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from textual.binding import Binding
 
-from gputop.model.roles import Role, hot
 from gputop.tui.box import CLOSE_KEY, Box
 from gputop.tui.draw import Line
 from gputop.tui.feed import Context
@@ -57,20 +55,18 @@ class TraceScreen(Box):
         return "go to now first (n): a trace is of a running job" if self.view.at_ns is not None else ""
 
     def _taken(self, with_stack: bool, width: int) -> Sequence[Line]:
-        from gputop.stream.traced import MOST_JOBS, traced
+        from gputop.stream.traced import chosen, named, traced
         from gputop.traces.document import lines
-        from gputop.traces.environment import HOW, waiting
+        from gputop.traces.environment import HOW
         from gputop.traces.taking import Wanted, take
 
-        session, asking = self.session, waiting()
+        session = self.session
         with session.lock:
-            roles: dict[int, Role] = dict(session.engine.roles)
-        chosen = [self.view.selected] if self.view.selected is not None else []
-        pids = chosen or [pid for pid in hot(roles) if roles[pid].kind == "trainer" and pid in asking] or asking
+            roles = dict(session.engine.roles)
+        pids = [self.view.selected] if self.view.selected is not None else chosen(roles)
         if not pids:
             return [[(f"no job here can be asked: {HOW}", "warn")]]
-        moment = time.strftime("%H%M%S")
-        taken = take(pids[:MOST_JOBS], Wanted(SECONDS, with_stack), lambda pid: f"gputop-trace-{pid}-{moment}.json")
+        taken = take(pids, Wanted(SECONDS, with_stack), named(""))
         with session.lock:
             seen = [(one, session.board.infos.get(one.pid), session.engine.step_of(one.pid)) for one in taken]
         return list(lines([traced(*one) for one in seen], width))  # a large trace takes seconds, in which the screen must not wait

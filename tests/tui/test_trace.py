@@ -66,7 +66,7 @@ async def test_t_takes_a_trace_of_the_selected_process(folder: str, tmp_path: Pa
 
 @pytest.mark.parametrize(("view", "words"), [(View(readonly=True), "--readonly"), (View(), "gputop run")])
 async def test_where_none_is_taken_the_box_has_the_reason(view: View, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "waiting", list)
+    monkeypatch.setattr("gputop.stream.traced.waiting", list)
     program = app(view=view)
     async with program.run_test(size=(120, 35)) as pilot:
         await pilot.press("T")
