@@ -25,7 +25,7 @@ _PCIE = -1  # in place of an NVLink's number
 _Counter = tuple[int, str]  # an NVLink's number or `_PCIE`, and the counter's name
 
 
-class _Kind(NamedTuple):
+class _Errors(NamedTuple):
     """A counter of a link, and what its growth means."""
 
     least: float  # growth a minute from which it is an incident
@@ -34,11 +34,11 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
-    "failed_recoveries": _Kind(policy.LINK_RECOVERIES, "medium", "NVLink {} of GPU {} fails to be trained again {:.1f} times a minute"),
-    "recoveries": _Kind(policy.LINK_RECOVERIES, "medium", "NVLink {} of GPU {} is trained again {:.1f} times a minute"),
-    "crc_errors": _Kind(policy.LINK_CRC_ERRORS, "medium", "NVLink {} of GPU {} gets {:.0f} packets a minute with a wrong checksum"),
-    "replays": _Kind(policy.LINK_REPLAYS, "low", "NVLink {} of GPU {} sends {:.0f} packets a minute again"),
-    "pcie_replays": _Kind(policy.LINK_REPLAYS, "low", "The PCIe link of GPU {} sends {:.0f} packets a minute again"),
+    "failed_recoveries": _Errors(policy.LINK_RECOVERIES, "medium", "NVLink {} of GPU {} fails to be trained again {:.1f} times a minute"),
+    "recoveries": _Errors(policy.LINK_RECOVERIES, "medium", "NVLink {} of GPU {} is trained again {:.1f} times a minute"),
+    "crc_errors": _Errors(policy.LINK_CRC_ERRORS, "medium", "NVLink {} of GPU {} gets {:.0f} packets a minute with a wrong checksum"),
+    "replays": _Errors(policy.LINK_REPLAYS, "low", "NVLink {} of GPU {} sends {:.0f} packets a minute again"),
+    "pcie_replays": _Errors(policy.LINK_REPLAYS, "low", "The PCIe link of GPU {} sends {:.0f} packets a minute again"),
 }
 """Name of a counter of `NvLinkCounts`, or of the GPU's PCIe link -> what it means, the worst first."""
 

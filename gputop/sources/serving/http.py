@@ -36,7 +36,7 @@ def get(host: str, port: int, path: str) -> Iterator[bytes]:
         raise Unavailable(f"its page cannot be read: {error.strerror or error}") from None
 
 
-class _Answer:
+class _Response:
     """What a server sends, within the bounds on time and bytes."""
 
     def __init__(self, line: socket.socket, deadline: float) -> None:
@@ -86,7 +86,7 @@ class _Answer:
 
 def body(line: socket.socket, deadline: float) -> Iterator[bytes]:
     """The body of an answer, without what chunked transfer adds. ``deadline``: by time.monotonic. Unavailable, TimeoutError, OSError."""
-    answer = _Answer(line, deadline)
+    answer = _Response(line, deadline)
     status, *lines = answer.until(b"\r\n\r\n", MOST_HEAD).split(b"\r\n")
     words = status.split(None, 2)
     if not status.startswith(b"HTTP/1.") or len(words) < 2 or not words[1].isdigit():
