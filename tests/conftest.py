@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,16 +24,17 @@ LIVE = (
     "workloads",
 )  # fmt: skip
 """Folders whose tests start processes, open terminals or load probes: not `unit`."""
+ALONE = ("test_guided.py", "test_quiet.py", "test_runs.py")
+"""Files whose tests want the CPUs for themselves: one worker takes them one after the other, before all others, at `FIRST_CHOICE`."""
+FIRST_CHOICE = -15  # nice value: beside it the other workers get a thirtieth of a CPU
 LONGEST = (
-    "test_guided.py", "test_kills.py", "test_corpus.py", "test_untrusted.py", "test_keep.py", "test_lxcfs.py", "test_split.py",
+    *ALONE, "test_kills.py", "test_corpus.py", "test_untrusted.py", "test_keep.py", "test_lxcfs.py", "test_split.py",
     "test_fuzz.py", "test_fuzzing.py", "test_tools.py", "test_server.py", "test_cuda.py", "test_sched.py", "test_switches.py",
-    "test_sweep.py", "test_demo.py", "test_reach.py", "test_drawing.py", "test_prove.py", "test_lasting.py", "test_replay.py",
+    "test_sweep.py", "test_reach.py", "test_drawing.py", "test_prove.py", "test_lasting.py", "test_replay.py",
 )  # fmt: skip
 """Files that take long of one worker, the longest first: they begin at once, or one worker would be left with them."""
-APART = ("test_demo.py", "test_guided.py", "test_drawing.py", "test_untrusted.py", "test_fuzz.py", "test_reach.py")
+APART = ("test_drawing.py", "test_untrusted.py", "test_fuzz.py", "test_reach.py")
 """Files of long tests that share nothing: each test goes to the next worker that is free. The tests of another file stay with one."""
-LAST = ("test_quiet.py",)
-"""Files whose tests need a CPU for themselves."""
 FIRST = (
     "workloads", "demo", "corpus", "fuzzing", "test_readme.py", "test_packaging.py", "pty", "fleet", "experiments", "probes", "sources",
 )  # fmt: skip
@@ -68,7 +70,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
-    """``--dist loadfile``, but for the files of `APART`."""
+    """``--dist loadfile``, but for the files of `ALONE` and `APART`."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -76,7 +78,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
     class Units(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file, _, _ = nodeid.partition("::")
-            return nodeid if file.rpartition("/")[2] in APART else file
+            name = file.rpartition("/")[2]
+            return "alone" if name in ALONE else nodeid if name in APART else file
 
     return Units(config, log)
 
@@ -88,7 +91,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     parts = {path: path.relative_to(HERE).parts[0] for path in {item.path for item in items}}
-    items.sort(key=lambda item: (item.path.name in LAST, ranks.get(item.path.name, len(ranks)), parts[item.path] not in FIRST))
+    items.sort(key=lambda item: (ranks.get(item.path.name, len(ranks)), parts[item.path] not in FIRST))
     for item in items:
         if parts[item.path] in LIVE:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
@@ -105,6 +108,20 @@ def _no_handlers() -> Iterator[None]:
         signal.signal(number, handler)
     if os.sched_getscheduler(0) != os.SCHED_OTHER:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+@pytest.fixture(autouse=True)
+def _before_others(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What a test of `ALONE` starts runs before what the other workers run, where this user may set that."""
+    if request.path.name not in ALONE:
+        yield
+        return
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, FIRST_CHOICE)
+    yield
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 @pytest.fixture(scope="session")

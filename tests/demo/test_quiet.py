@@ -1,46 +1,42 @@
-"""Scenarios of `gputop demo` that need a CPU for themselves: they come last (tests/conftest.py), when few other tests run."""
+"""Each scenario of `gputop demo` gets its verdict from what is really measured. Who else wants the CPUs is another trouble, so these tests
+come one after the other, before others (tests/conftest.py)."""
 
 from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 import pytest
 
-from tests.demo.test_demo import QUIET, leads_to_its_verdict
+from gputop.demo.scenarios import SCENARIOS
+from gputop.demo.stage import staged
+from gputop.stream.child import ChildStream, collector_argv
+from gputop.stream.session import Session
 
-_PATIENCE_S = 60.0  # s that an idle CPU is waited for
-
-
-@pytest.fixture(scope="module")
-def _idle_cpu() -> None:
-    """Waited for once: where others go on for ever, none of the tests can pass."""
-    if not _has_an_idle_cpu():
-        pytest.skip("the CPUs are busy with other things, so contention would be the right verdict")
+_PATIENCE_S = 60.0
+SOON = ("cpu-contention", "queue-full-healthy")  # the others are `make soak`
 
 
-@pytest.mark.soak
-@pytest.mark.usefixtures("_idle_cpu")
-@pytest.mark.parametrize("name", QUIET)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in SOON else pytest.mark.soak) for name in sorted(SCENARIOS)])
 def test_scenario_leads_to_its_verdict(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    leads_to_its_verdict(name, monkeypatch)
-
-
-def _has_an_idle_cpu() -> bool:
-    """Now or soon: other tests run beside this one, and most of these rest now and then."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while (idle := _idle_cpus()) < 1.0 and time.monotonic() < deadline:
-        pass
-    return idle >= 1.0
-
-
-def _idle_cpus() -> float:
-    """CPUs idle over half a second (/proc/stat)."""
-    before = _idle_ticks()
-    time.sleep(0.5)
-    return (_idle_ticks() - before) / 0.5 / os.sysconf("SC_CLK_TCK")
-
-
-def _idle_ticks() -> int:
-    return int(Path("/proc/stat").read_text().split()[4])
+    scenario = SCENARIOS[name]
+    if scenario.quota and os.geteuid() != 0:
+        pytest.skip("a CPU quota needs root")
+    seen = []
+    with staged(name, _PATIENCE_S) as environment:
+        for variable, value in environment.items():
+            monkeypatch.setenv(variable, value)
+        stream, session, deadline = ChildStream(collector_argv(["--no-ebpf"])), Session(), time.monotonic() + _PATIENCE_S
+        try:
+            while time.monotonic() < deadline and (scenario.symptom, scenario.cause) not in seen:
+                for item in stream.read(0.2) or []:
+                    session.ingest(item)
+                verdict = session.engine.verdict
+                if verdict.trainer_pid and verdict.confidence >= 0.5:
+                    seen.append((verdict.symptom, verdict.cause))
+        finally:
+            stream.close()
+    assert (scenario.symptom, scenario.cause) in seen, dict.fromkeys(seen)
+    assert session.header is not None
+    assert session.header.simulated
+    assert session.board.sources["nvml"].state == "off"
