@@ -28,6 +28,7 @@ from gputop.traces.reading import read
 from gputop.traces.taking import Taken, Wanted, take
 from tests.require import require
 from tests.traces.made import kineto, training, write
+from tests.wait import until
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
@@ -37,9 +38,9 @@ from torch.utils.data import DataLoader, Dataset
 class Slow(Dataset):
     def __len__(self): return 10**6
     def __getitem__(self, i): time.sleep(0.01); return torch.randn(32)
-model = torch.nn.Linear(32, 8); opt = torch.optim.SGD(model.parameters(), 0.1)
+model = torch.nn.Linear(32, 8); opt = torch.optim.SGD(model.parameters(), 0.1); first = 'step'
 for x in DataLoader(Slow(), 4, num_workers=1):
-    opt.zero_grad(); model(x).sum().backward(); opt.step(); time.sleep(0.02)
+    opt.zero_grad(); model(x).sum().backward(); opt.step(); time.sleep(0.02); first and print(first, flush=True); first = ''
 """
 
 
@@ -384,21 +385,18 @@ def test_a_path_too_long_for_sockets_is_refused() -> None:
 def test_a_real_training_gives_its_trace_and_goes_on(folder: str, tmp_path: Path) -> None:
     require("torch")
     program = write(tmp_path / "train.py", TRAIN)
-    child = subprocess.Popen([sys.executable, program], env={**os.environ, **environment.variables(folder)})
-    try:
-        deadline = time.monotonic() + 120
-        while child.pid not in environment.waiting():
-            assert time.monotonic() < deadline
+    with subprocess.Popen([sys.executable, program], env={**os.environ, **environment.variables(folder)}, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"step\n", "it begins"
+            until(lambda: child.pid in environment.waiting())
+            [found] = asked([child.pid], tmp_path, seconds=1.0, timeout_s=90.0)
+            assert found.error is None, found.error
+            assert found.file is not None
+            said = read(found.file, child.pid)
             assert child.poll() is None
-            time.sleep(0.1)
-        [found] = asked([child.pid], tmp_path, seconds=1.0, timeout_s=90.0)
-        assert found.error is None, found.error
-        assert found.file is not None
-        said = read(found.file, child.pid)
-        assert child.poll() is None
-    finally:
-        child.kill()
-        child.wait()
+        finally:
+            child.kill()
     assert said.steps >= 1
     assert 10 < said.loader_wait_pct < 90
     assert said.missing["kernels"]
