@@ -14,6 +14,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pyte
@@ -212,6 +213,22 @@ class Terminal(Pty):
     def wait_text(self, *wanted: str, timeout_s: float = PATIENCE_S) -> None:
         """Wait until all of ``wanted`` stand on the screen."""
         self.wait_for(lambda: all(w in self.text() for w in wanted), f"on screen: {wanted}", timeout_s)
+
+    def press(self, keys: str, shown: str, timeout_s: float = PATIENCE_S) -> None:
+        """Type ``keys`` until the pattern ``shown`` stands on the screen: a question takes no key in its first moment."""
+        self._type_until(keys, lambda: re.search(shown, self.text()), shown, timeout_s)
+
+    def leave(self, shown: str) -> None:
+        """Press Esc until the text ``shown`` has left the screen: a key right after Esc would be Alt's."""
+        self._type_until("\x1b", lambda: shown not in self.text(), f"no {shown}", PATIENCE_S)
+
+    def _type_until(self, keys: str, condition: Callable[[], object], what: str, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}\n{self.describe()}"
+            self.send(keys)
+            with suppress(AssertionError):
+                self.wait_for(condition, what, 3.0)
 
     def describe(self) -> str:
         """The screen, framed."""

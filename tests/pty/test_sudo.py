@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,10 +131,8 @@ def test_the_screen_becomes_the_user_and_goes_on(home: Path) -> None:
         terminal.wait_text("GPU", timeout_s=60)
         until(lambda: is_the_user(terminal.process.pid))
         for key, shown in (("?", "keys and signs"), ("s", "stacks: ")):
-            terminal.send(key)
-            terminal.wait_text(shown)
-            terminal.send("\x1b")
-            time.sleep(0.3)  # or the next key would be Alt's
+            terminal.press(key, shown)
+            terminal.leave(shown)
         terminal.send("R")
         until(lambda: list(home.glob("*.gputop")))
         (saved,) = home.glob("*.gputop")
