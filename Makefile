@@ -24,7 +24,7 @@ test: ## Run the tests but those of `make soak` (ARGS="…": pytest's flags)
 	@scripts/setup test
 	$(PYTHON_BIN) -m pytest -n 6 $(SIDE_BY_SIDE) -m "not soak" $(ARGS)
 
-soak: ## Run the tests that are long by nature: a hundred kills, minutes of fuzzing, real trainings (ARGS="…": pytest's flags)
+soak: ## Run the tests that are long by nature: kills, fuzzing, real trainings (ARGS="…": pytest's flags)
 	@scripts/setup test
 	$(PYTHON_BIN) -m pytest -n 5 $(SIDE_BY_SIDE) -m soak $(ARGS)
 

@@ -18,7 +18,7 @@ from tests.recording import fuzz
 
 INPUTS = int(os.environ.get("GPUTOP_FUZZ", "200"))
 """Of all kinds together; ask for more after a change of what reads: GPUTOP_FUZZ=100000."""
-AT_LENGTH = 10  # times as many of other inputs in `make soak`
+AT_LENGTH = 4  # times as many of other inputs in `make soak`, and any number in `make fuzz`
 FIRST = int(os.environ.get("GPUTOP_FUZZ_FROM", "0"))
 
 

@@ -40,7 +40,7 @@ from tests.recording.test_columns import coarse
 from tests.wait import PATIENCE_S
 
 TICKS_A_SECOND, TICKS_A_CHUNK = 10, 30
-FLIPS = (80, pytest.param(int(os.environ.get("GPUTOP_FLIPS", "1000")), marks=pytest.mark.soak))
+FLIPS = (80, pytest.param(int(os.environ.get("GPUTOP_FLIPS", "300")), marks=pytest.mark.soak))
 """All 10,000 take a minute or two: GPUTOP_FLIPS=10000."""
 
 
@@ -234,7 +234,7 @@ for frame in session.frames(1 << 40):
 """
 
 
-@pytest.mark.parametrize("moments", [15, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("moments", [15, pytest.param(50, marks=pytest.mark.soak)])
 def test_killed_at_random_moments_it_is_whole_to_the_last_second(tmp_path: Path, moments: int) -> None:
     """One process is stopped and looked at again and again (what kill -9 leaves), and killed at the end."""
     rng, path = random.Random(5), tmp_path / "killed.gputop"

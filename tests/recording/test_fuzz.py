@@ -11,7 +11,7 @@ from tests.recording import fuzz
 
 INPUTS = int(os.environ.get("GPUTOP_FUZZ", "200"))
 """Of each part, a second or two on two CPUs; ask for more after a change of the format: GPUTOP_FUZZ=100000."""
-PARTS = 10  # the first belongs to `make test`, the others to `make soak`
+PARTS = 5  # the first belongs to `make test`, the others to `make soak`
 FIRST = int(os.environ.get("GPUTOP_FUZZ_FROM", "0"))
 
 

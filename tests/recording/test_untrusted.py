@@ -252,7 +252,7 @@ def fuzz_end(data: bytes) -> int:
 def test_a_piece_that_is_missing_in_the_middle_is_said(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     blocks, path = fuzz.split(fuzz.seeds()[seed]), tmp_path / "a.gputop"
     frames = [i for i, block in enumerate(blocks) if block.kind == KIND_FRAMES and block.tier == TICKS]
-    for i in frames[1:-1]:
+    for i in frames[1 : -1 : 1 + len(frames) // 10]:
         path.write_bytes(fuzz.joined(blocks[:i] + blocks[i + 1 :]))
         with Recording(str(path)) as recording:
             read = [frame.seq for frame in recording.frames()]
@@ -333,7 +333,7 @@ def as_kept(frames: list[Frame]) -> bytes:
     return pack_header(made.HEADER) + b"".join(pack_frames([frame]) for frame in frames) + pack_end(frames[-1].t_ns)
 
 
-@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 12), marks=pytest.mark.soak)], ids=["some", "more"])
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 6), marks=pytest.mark.soak)], ids=["some", "more"])
 @pytest.mark.parametrize("interval_ns", [100 * made.MS, 15 * made.SECOND], ids=["short", "long"])
 def test_what_was_written_without_some_of_its_parts_is_read_by_all(interval_ns: int, seeds: range, tmp_path: Path) -> None:
     inputs = []
