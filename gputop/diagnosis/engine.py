@@ -14,6 +14,7 @@ from gputop.diagnosis import hangs
 from gputop.diagnosis.badlinks import BadLinks
 from gputop.diagnosis.facts import intensity, stepclock
 from gputop.diagnosis.facts.facts import GpuFacts, Member
+from gputop.diagnosis.facts.lateness import Lateness
 from gputop.diagnosis.facts.window import Window
 from gputop.diagnosis.forecast.growth import Growths
 from gputop.diagnosis.forecast.whatif import Readings
@@ -109,7 +110,7 @@ class Engine:
         self._ended: Step | None = None  # of the last trainer that ended
         self._workers_spent: dict[str, float] = {}  # seconds in each state of all workers together
         self._header = Header()
-        self._settled = Settled()
+        self._settled, self._lateness = Settled(), Lateness()
         self._at_turn = False
 
     @staticmethod
@@ -200,14 +201,15 @@ class Engine:
         self._header = board.header
         seconds = (board.t_ns - before) / 1e9 if self._window.continues else 0.0
         if not self._window.continues:
-            self._settled = Settled()  # bounds and findings of before the gap say nothing about a new window
+            self._settled, self._lateness = Settled(), Lateness()  # what was before the gap says nothing about a new window
         parties, shares = self._window.parties(board), self._window.shares()
         if self._settled.rests(board.t_ns, parties, shares, every_ns):
             self._hold(board, seconds)
             return
         facts = walked(self._window.facts(board))
         walks = [Walk(job, facts) for job in facts.jobs]
-        facts = replace(facts, jobs=intensity.with_waste([states.with_states(walk) for walk in walks]))
+        jobs = intensity.with_waste([states.with_states(walk) for walk in walks])
+        facts = replace(facts, jobs=self._lateness.note(jobs, board.t_ns))
         facts = replace(facts, jobs=hangs.with_hangs(facts))
         facts = replace(facts, jobs=[walk.run(job, facts) for walk, job in zip(walks, facts.jobs, strict=True)])
         facts = replace(facts, jobs=[prices.put_down(walk, job, facts) for walk, job in zip(walks, facts.jobs, strict=True)])

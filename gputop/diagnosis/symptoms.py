@@ -15,7 +15,7 @@ from gputop.diagnosis.causes.main_thread_preprocessing import asks_programs
 from gputop.diagnosis.causes.undersized_work import work_apart
 from gputop.diagnosis.facts import feeders
 from gputop.diagnosis.facts.facts import GpuFacts
-from gputop.diagnosis.facts.intensity import stage_of
+from gputop.diagnosis.facts.intensity import is_in_slow_part
 from gputop.diagnosis.facts.kinds import LEARNT, kind_of
 from gputop.diagnosis.facts.life import has_peers, in_kernel
 from gputop.diagnosis.graph import starting
@@ -23,7 +23,7 @@ from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.states import host_side_loss
 from gputop.diagnosis.graph.walk import of_hang, walk
 from gputop.diagnosis.phases import Phase, Seen, phase_of
-from gputop.findings import policy
+from gputop.findings import parts, policy
 from gputop.findings.path import certainty, confidence
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import BOOKED, GPU_LOST, HELD, LOOKING, Evidence, Fix, PathStep, Verdict, Victim, of_gpus, speedup_max
@@ -291,8 +291,11 @@ def _does(one: Standing) -> str:
         return filled("cannot go on, for another rank's {}", gpu_lost.told(gpu_lost.lost_of(job, one.facts)[0]))
     if job.ranks.absent and one.symptom == "straggler":
         return "waits for a rank that has ended"
-    if job.ranks.stage is not None and one.symptom == "straggler" and stage_of(job) == job.ranks.stage:
-        return "computes a stage of the pipeline that takes longer than the others"
+    part, parallel = job.ranks.part, job.ranks.parallel
+    if part is not None and parallel is not None and one.symptom == "straggler" and is_in_slow_part(job):
+        return filled("computes {}, which takes longer than the others", parts.name_of(part, parallel))
+    if job.ranks.straggler is job.trainer and one.symptom == "straggler" and job.ranks.by_turns:
+        return "is late now, as other ranks are by turns"
     if job.ranks.straggler is job.trainer and one.symptom == "straggler":
         return "is slower than the other ranks, which wait for it"
     if one.cause == "small-kernels" and idle >= policy.SOME:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from msgspec import Struct
 
 from gputop.findings import policy
+from gputop.model.parallel import PARTS, STAGE, Parallel
 from gputop.model.ranges import Share
 
 
@@ -39,21 +40,62 @@ def find_slowest(ranks: Sequence[RankPace]) -> int | None:
     return None
 
 
-def find_slow_stage(ranks: Sequence[RankPace], stages: Sequence[int]) -> int | None:
-    """Number of the pipeline's stage that the others wait for, all of whose ranks are late alike; None without one.
+class SlowPart(Struct, frozen=True):
+    """A part of a training that the others wait for, all of whose ranks are late alike: no rank of it is to blame."""
 
-    Then it has more to do than the other stages: no host is sick. A stage of one rank counts if its GPU works on without a pause.
+    kind: str  # a word of `gputop.model.parallel.PARTS`
+    number: int  # from 0
+
+
+def find_slow_part(ranks: Sequence[RankPace], numbers: Sequence[int], parallel: Parallel) -> SlowPart | None:
+    """The part that has more to do than the others of its kind; None without one. ``numbers``: of the ranks.
+
+    A part of one rank is that rank. Only a stage of one counts, if its GPU works on without a pause: stages differ in what they do, and so
+    may be late to several degrees. Of other kinds one part is late, or the kind is another.
     """
-    members: dict[int, list[RankPace]] = {}
-    for rank, stage in zip(ranks, stages, strict=True):
-        members.setdefault(stage, []).append(rank)
-    numbers = sorted(members)
-    at = find_slowest([_mean(members[number]) for number in numbers])
-    if at is None:
-        return None
-    slow = members[numbers[at]]
-    alike = find_slowest(slow) is None if len(slow) > 1 else slow[0].idle < policy.FIFTH
-    return numbers[at] if alike else None
+    for kind in PARTS:
+        members: dict[int, list[RankPace]] = {}
+        for rank, number in zip(ranks, numbers, strict=True):
+            members.setdefault(parallel.part_of(kind, number), []).append(rank)
+        if kind != STAGE and min(map(len, members.values())) < 2:
+            continue
+        parts = sorted(members)
+        means = [_mean(members[part]) for part in parts]
+        at = find_slowest(means)
+        if at is None or (kind != STAGE and any(find_slowest((means[at], mean)) != 0 for mean in (*means[:at], *means[at + 1 :]))):
+            continue
+        slow = members[parts[at]]
+        if find_slowest(slow) is None if len(slow) > 1 else slow[0].idle < policy.FIFTH:
+            return SlowPart(kind, parts[at])
+    return None
+
+
+def find_late_rank(ranks: Sequence[RankPace], numbers: Sequence[int], parallel: Parallel) -> int | None:
+    """Index of the rank that is late in each of its groups, whose ranks have the same work; None without one.
+
+    Ranks of other stages are no measure for it, unless no other rank of its own stage is measured.
+    """
+    stages: dict[int, list[int]] = {}
+    groups: dict[Hashable, list[int]] = {}
+    for index, number in enumerate(numbers):
+        stages.setdefault(parallel.part_of(STAGE, number), []).append(index)
+        for group in parallel.groups_of(number):
+            groups.setdefault(group, []).append(index)
+
+    def slowest_of(among: Sequence[int]) -> int | None:
+        at = find_slowest([ranks[index] for index in among])
+        return None if at is None else among[at]
+
+    found = {slowest_of(members) for members in stages.values()}
+    if any(len(members) < 2 for members in stages.values()):
+        at = find_slowest(ranks)
+        found |= {at} if at is not None and len(stages[parallel.part_of(STAGE, numbers[at])]) < 2 else set()
+    late = [
+        index for index in found
+        if index is not None
+        and all(slowest_of(mates) == index for group in parallel.groups_of(numbers[index]) if len(mates := groups[group]) > 1)
+    ]  # fmt: skip
+    return max(late, key=lambda index: (ranks[index].own_delay, ranks[index].used or 0.0, -index), default=None)
 
 
 def _mean(ranks: Sequence[RankPace]) -> RankPace:

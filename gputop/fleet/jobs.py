@@ -14,13 +14,14 @@ from statistics import median
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gputop.findings import policy
+from gputop.findings import parts, policy
 from gputop.findings.policy import WINDOW_NS
-from gputop.findings.ranks import RankPace, find_slow_stage, find_slowest, waited_on_wire, waited_share
+from gputop.findings.ranks import RankPace, SlowPart, find_late_rank, find_slow_part, find_slowest, waited_on_wire, waited_share
 from gputop.findings.trouble import HUNG, PAUSE, STRAGGLER, is_fault, stops_job
 from gputop.findings.verdict import ENDING, IDLE, LOOKING, PAUSING, STARTING, Culprit, Ledger
 from gputop.fleet.summary import Rank, Summary
 from gputop.fleet.wires import Link, WireEnd, find_links, slow_of, told
+from gputop.model.parallel import REPLICA, Parallel
 from gputop.stacks.nccl import NcclReport
 from gputop.system.text import counted
 
@@ -299,27 +300,27 @@ def _in_collective(member: JobRank) -> float:
     return states.get("waiting-gpu", 0.0) + states.get("blocked", 0.0)
 
 
-def _uneven(job: Job, measured: Sequence[tuple[JobRank, RankPace]]) -> Job | None:
-    """The job with the stage of its pipeline that takes longer than the others, all of whose ranks are late alike: no host is sick. None
-    without one, or where a rank of it is late for a reason of its own."""
-    stages = [member.rank.stage for member, _ in measured]
-    if None in stages or len({*stages}) < 2:
-        return None
-    stage = find_slow_stage([pace for _, pace in measured], [number or 0 for number in stages])
-    slow = [(member, pace) for member, pace in measured if member.rank.stage == stage]
-    if stage is None or any(member.rank.cause not in _NOT_ITS_OWN for member, _ in slow):
-        return None
-    late = [replace(member, does=LATE) for member, _ in slow]
-    others = [(member, pace, waited_share(pace, slow[0][1])) for member, pace in measured if member.rank.stage != stage]
-    waiting = [
-        replace(member, does=WAITS, lost=min(1.0, max(member.lost or 0.0, pace.idle + waited))) for member, pace, waited in others
-    ]
+def _divided(job: Job) -> Parallel | None:
+    """How the job is divided over its ranks, as most of these state; None if they do not, or if that does not fit their number."""
+    stated = Counter(member.rank.parallel for member in job.members if member.rank.parallel is not None)
+    found = stated.most_common(1)[0][0] if stated else None
+    fits = found is not None and found.is_sound and found.size == job.size and all(member.number < job.size for member in job.members)
+    return found if fits else None
+
+
+def _uneven(job: Job, measured: Sequence[tuple[JobRank, RankPace]], slow: Sequence[int], part: SlowPart, parallel: Parallel) -> Job:
+    """The job with the part that takes longer than the others of its kind, and all of whose ranks (``slow``) are late alike."""
+    pace, late = measured[slow[0]][1], [replace(measured[index][0], does=LATE) for index in slow]
+    others = [(member, own, waited_share(own, pace)) for index, (member, own) in enumerate(measured) if index not in slow]
+    waiting = [replace(member, does=WAITS, lost=min(1.0, max(member.lost or 0.0, own.idle + waited))) for member, own, waited in others]
     job = _with_loss(replace(job, members=_merged(job, [*late, *waiting]), suspects=((late[0].host, late[0].rank.pid),)))
-    which = f"stage {stage + 1} of {late[0].rank.stages or stage + 1} ({_ranks(_spans(member.number for member in late))})"
+    hosts = dict.fromkeys(member.host for member in late)
+    apart = part.kind == REPLICA and hosts.keys().isdisjoint(member.host for member, _, _ in others)
+    host = f", unless all of {', '.join([*hosts][:NAMED])} is slow" if apart else ""
     return replace(
         job, symptom="straggler", cause=STRAGGLER, severity=_severity(job.lost),
         headline=_seen(job) if job.lost is None else f"the job loses {100 * job.lost:.0f}% of its GPUs",
-        detail=f"{which} takes longer than the others, and all of it alike: the pipeline is uneven, no host is to blame",
+        detail=f"{parts.told(part, parallel, _ranks(_spans(member.number for member in late)))}{host}",
     )  # fmt: skip
 
 
@@ -347,9 +348,17 @@ def _lost_in_collective(member: JobRank) -> float:
 def _straggler(job: Job) -> Job | None:
     """The job with the rank that holds up all others; None if there is no such rank."""
     measured = [(member, pace) for member in job.members if (pace := member.rank.pace) is not None]
-    if (uneven := _uneven(job, measured)) is not None:
-        return uneven
-    at = find_slowest([pace for _, pace in measured])
+    paces, numbers, parallel = [pace for _, pace in measured], [member.number for member, _ in measured], _divided(job)
+    if parallel is None:
+        at = find_slowest(paces)
+    elif (part := find_slow_part(paces, numbers, parallel)) is not None:
+        alike = [index for index, number in enumerate(numbers) if parallel.part_of(part.kind, number) == part.number]
+        own = [index for index in alike if measured[index][0].rank.cause not in _NOT_ITS_OWN]
+        if not own:
+            return _uneven(job, measured, alike, part, parallel)
+        at = max(own, key=lambda index: (paces[index].own_delay, paces[index].used or 0.0))
+    else:
+        at = find_late_rank(paces, numbers, parallel)
     if at is None or measured[at][0].rank.phase in _STARTS_OR_ENDS:
         return None
     slow, slowest = measured[at]
@@ -363,8 +372,7 @@ def _straggler(job: Job) -> Job | None:
     if late.number == 0 and (late.rank.phase == PAUSING or not is_fault(late.rank)):
         head = f"rank {late.number} saves or evaluates, and {counted(len(members) - 1, 'other')} wait{_s(len(members) - 1)}"
         return replace(job, symptom="idle", cause=PAUSE, headline=head)
-    own = late.rank.cause
-    cause = STRAGGLER if own in _NOT_ITS_OWN else own
+    cause = STRAGGLER if late.rank.cause in _NOT_ITS_OWN else late.rank.cause
     share = "" if job.lost is None else f"the job loses {100 * job.lost:.0f}% of its GPUs"
     holds = f"rank {late.number} ({late.place}) holds {counted(len(members) - 1, 'other')}"
     return replace(

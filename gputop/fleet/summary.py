@@ -30,6 +30,7 @@ from gputop.findings.ways import words
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import Header, ProcInfo
 from gputop.model.identity import SHORT_ID, job_key, known_of
+from gputop.model.parallel import Parallel
 from gputop.model.ranges import (
     Bits,
     Bytes,
@@ -139,8 +140,7 @@ class Rank(Struct, frozen=True, omit_defaults=True, gc=False):
     ways: str = ""  # on which its data move to other ranks (`gputop.findings.ways.words`)
     identity: _Names = {}  # ``user``, ``slurm_job``, ``namespace``, ``pod``, ``container``, if known
     wire: RankWire | None = None  # None: no connections with other ranks are read
-    stage: Ranks | None = None  # of the pipeline, from 0; None: its command line states no pipeline
-    stages: Ranks | None = None  # that the pipeline has
+    parallel: Parallel | None = None  # sizes of its training's groups; None: neither its command line nor its configuration states them
 
     @property
     def trainer_pid(self) -> int:
@@ -263,7 +263,7 @@ def _rank(one: Standing, engine: Engine, host: str) -> Rank:
         starving=sum(bool(worker.state.starving) for worker in job.workers), still_s=round(job.life.still_s, 1),
         waits_for=job.ranks.straggler.pid if job.ranks.straggler is not None else None, absent=list(job.ranks.absent[:MOST_RANKS]),
         identity=_identity(trainer.info), ways=words(one.facts.ways.get(trainer.pid, ()))[:NAME],
-        wire=_wire(one.facts, pid), stage=intensity.stage_of(job), stages=job.ranks.parallel.pp if job.ranks.parallel else None,
+        wire=_wire(one.facts, pid), parallel=job.ranks.parallel,
     )  # fmt: skip
 
 

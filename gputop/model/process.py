@@ -82,6 +82,9 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     client for that client's requests."""
     names: Names | None = None  # for a trainer; None while they are not read
     transport: Transport | None = None  # for a trainer that has peers; None while it is not read
+    group_sizes: dict[str, int] = {}
+    """Sizes of its training's groups of ranks (fields of `gputop.model.parallel.Parallel`) in the configuration files that its command line
+    names; for a trainer that has peers."""
 
 
 class ThreadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):

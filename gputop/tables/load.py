@@ -13,9 +13,10 @@ from msgspec import structs, to_builtins
 from gputop.findings.explanation import Explanation
 from gputop.findings.verdict import Ledger
 from gputop.model.board import Board
-from gputop.model.frame import SECOND_NS, Frame, Mark, Transport
+from gputop.model.frame import SECOND_NS, Frame, Mark, ProcInfo, Transport
 from gputop.model.identity import FIELDS, identity_of
-from gputop.model.roles import Role, program_name
+from gputop.model.parallel import DIMENSIONS, parallel_of
+from gputop.model.roles import SIZE_VARIABLES, Role, number_in, program_name
 from gputop.recording.format import TICKS
 from gputop.recording.reader import Recording
 from gputop.stream.following import Following
@@ -222,7 +223,7 @@ class TableLoader:
                 **whose, "unidentified": json.dumps(missing, ensure_ascii=False) if role and role.kind == "trainer" else None,
                 "user": info.user, "role": role.kind if role else "bystander", "trainer_pid": role.trainer_pid if role else None,
                 "rank": role.rank if role else None, "label": role.label if role else program_name(info), "cgroup": info.cgroup,
-                "cpus_allowed": info.cpus_allowed, **_transport(info.transport),
+                "cpus_allowed": info.cpus_allowed, "parallel": _parallel(info), **_transport(info.transport),
             })  # fmt: skip
 
     def _explanation(self) -> Explanation:
@@ -267,6 +268,12 @@ class TableLoader:
             row: dict[str, Any] = {**to_builtins(incident), "lost_s": incident.gpu_lost_s}
             lists = {name: json.dumps(row[name]) for name in ("victims", "culprits", "evidence", "fixes", "path")}
             yield self._plain("incident", start_ns, row | lists | {"dt_s": (end_ns - start_ns) * NS, "lasts": int(end_s is None)})
+
+
+def _parallel(info: ProcInfo) -> str | None:
+    """The column of `process` about the groups of a rank's training; None if they are not known."""
+    found = parallel_of(info.cmdline, number_in(info.env, SIZE_VARIABLES) or 0, info.group_sizes)
+    return None if found is None else json.dumps({"dp": found.dp, **{name: getattr(found, name) for name in DIMENSIONS}})
 
 
 def _transport(one: Transport | None) -> dict[str, Any]:

@@ -297,6 +297,7 @@ PROCESS = TableSpec("process", "each process once; t_ns is when it was first see
     _made("slurm_task", "TEXT", "its Slurm task on this node"),
     _made("slurm_array", "TEXT", "array job and task: 4700_12"),
     _made("slurm_node", "TEXT", "the node as Slurm calls it"),
+    _made("parallel", "TEXT", "of a rank: sizes of its training's groups by command line and configuration: {\"dp\": 4, \"tp\": 2 …}"),
     _made("collectives", "TEXT", "of a rank: the collective library that it maps, and its version: nccl 2.21.5"),
     _made("rdma_devices", "TEXT", "of a rank: RDMA devices that it has open, JSON"),
     _made("nccl_shm", "INTEGER", "of a rank: its mappings of /dev/shm/nccl-*"),

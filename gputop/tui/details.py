@@ -15,8 +15,9 @@ from gputop.findings.ways import of_collective, words
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Hardware, ProcInfo, ProcSample
 from gputop.model.identity import BY_HOSTNAME, SHORT_ID, Identity, identity_of
+from gputop.model.parallel import parallel_of
 from gputop.model.rates import ProbedSwitches, ProcRates, proc_rates
-from gputop.model.roles import Role
+from gputop.model.roles import SIZE_VARIABLES, Role, number_in
 from gputop.model.syscalls import syscall_names
 from gputop.sources.closeup.process import Descriptors, Limit, OpenSocket, Place, ProcessDetails, read
 from gputop.stream.session import Session, word_of
@@ -292,6 +293,10 @@ def _transport(session: Session, info: ProcInfo, at: int | None) -> list[Line]:
     moving = words(facts.ways.get(info.pid, ())) if facts is not None and at is None else ""
     library = f"{one.library} {one.version}".strip() or one.missing.get("library", "maps neither NCCL nor RCCL")
     out = [pair("to other ranks", moving)] if moving else []
+    parallel = parallel_of(info.cmdline, number_in(info.env, SIZE_VARIABLES) or 0, info.group_sizes)
+    if parallel is not None:
+        groups = {"data": parallel.dp, "tensor": parallel.tp, "context": parallel.cp, "pipeline": parallel.pp, "expert": parallel.ep}
+        out.append(pair("parallel", ", ".join(f"{name} {count}" for name, count in groups.items() if count > 1)))
     out += [pair("collectives", library), pair("RDMA devices", ", ".join(one.devices) or one.missing.get("devices", "has none open"))]
     inspector = session.board.sources.get("inspector")
     if inspector is not None and (why := inspector.detail.get(str(info.pid))):

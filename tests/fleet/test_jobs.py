@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from gputop.fleet.jobs import TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, Sight
 from gputop.fleet.overview import Overview
 from gputop.fleet.questions import Hangs, Questions
 from gputop.fleet.summary import Rank, RankWire, Summary
+from gputop.model.parallel import Parallel
 from gputop.stacks.nccl import NcclRank, NcclReport, pack_report
 from tests.fleet.nodes import LATE, SLEEPS, SPINS, fleet, late_rank, rank, sight
 from tests.fleet.nodes import WORKS as WORKING
@@ -96,30 +98,82 @@ def test_who_trains_alone_is_a_job_of_its_own() -> None:
     assert [(job.key, job.size) for job in jobs] == [("node01:5", 1), ("node02:5", 1)]
 
 
-# stages of a pipeline
+# parts of a training that are late as a whole
 
 
-def staged(late: tuple[int, ...], cause: str = "none") -> list[Sight]:
-    """Eight ranks, two a stage, a node each: these work on while the others spin."""
-    paces = [RankPace(0.02, 0.0, 0.9 if number in late else 0.4) for number in range(8)]
-    ranks = [rank(number, pace, size=8, stage=number // 2, stages=4) for number, pace in enumerate(paces)]
-    return [sight(f"node{number}", replace(one, cause=cause if number in late else "none")) for number, one in enumerate(ranks)]
+def divided(late: Sequence[int], parallel: Parallel, per_node: int = 1, cause: str = "none", works: float = 0.9) -> list[Sight]:
+    """A training over nodes: these ranks work on while the others spin."""
+    paces = [RankPace(0.02, 0.0, works if number in late else 0.4) for number in range(parallel.size)]
+    ranks = [
+        rank(number, pace, size=parallel.size, parallel=parallel, cause=cause if number in late else "none")
+        for number, pace in enumerate(paces)
+    ]
+    return [sight(f"node{at // per_node}", *ranks[at : at + per_node]) for at in range(0, parallel.size, per_node)]
 
 
-def test_a_stage_that_is_late_as_a_whole_is_no_sick_host() -> None:
-    job = only(staged((6, 7)))
+FOUR_STAGES = Parallel(8, pp=4)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "late", "named"),
+    [
+        (FOUR_STAGES, (6, 7), "stage 4 of 4 (ranks 6–7) takes longer than the others"),
+        (Parallel(16, tp=4), (8, 9, 10, 11), "data-parallel replica 3 of 4 (ranks 8–11)"),
+        (Parallel(16, tp=2, pp=2), (2, 3, 10, 11), "data-parallel replica 2 of 4 (ranks 2–3, 10–11)"),
+        (Parallel(16, tp=2, cp=2), (2, 3, 6, 7, 10, 11, 14, 15), "context-parallel part 2 of 2"),
+        (Parallel(16, tp=2), tuple(range(0, 16, 2)), "tensor-parallel part 1 of 2"),
+        (Parallel(16, tp=2, ep=2), (2, 3, 6, 7, 10, 11, 14, 15), "expert-parallel part 2 of 2"),
+    ],
+)  # fmt: skip
+def test_a_part_that_is_late_as_a_whole_is_no_sick_host(parallel: Parallel, late: tuple[int, ...], named: str) -> None:
+    job = only(divided(late, parallel, per_node=2))
     assert (job.symptom, job.cause, job.late, job.culprits) == ("straggler", "straggler-rank", (), ())
-    assert job.detail.startswith("stage 4 of 4 (ranks 6–7) takes longer than the others")
-    assert [member.does for member in job.members] == [WAITS] * 6 + [LATE_WORD] * 2
+    assert job.detail.startswith(named)
+    assert [member.does for member in job.members] == [LATE_WORD if one in late else WAITS for one in range(parallel.size)]
 
 
-def test_a_rank_that_is_later_than_others_of_its_stage_is_named() -> None:
-    job = only(staged((7,)))
-    assert [member.number for member in job.late] == [7]
+def test_a_replica_that_is_all_of_a_host_may_be_late_for_its_host() -> None:
+    assert "unless all of node2 is slow" in only(divided(range(8, 12), Parallel(16, tp=4), per_node=4)).detail
+    assert "unless" not in only(divided(range(8, 12), Parallel(16, tp=4), per_node=8)).detail
 
 
-def test_a_stage_with_a_reason_of_its_own_is_not_uneven() -> None:
-    assert "uneven" not in only(staged((6, 7), cause="gpu-throttle")).detail
+@pytest.mark.parametrize("parallel", [FOUR_STAGES, Parallel(8, tp=2), Parallel(8, tp=4), Parallel(8, tp=2, pp=2), Parallel(8, ep=4)])
+def test_a_rank_that_is_later_than_the_others_of_its_groups_is_named(parallel: Parallel) -> None:
+    assert [[member.number for member in only(divided((late,), parallel)).late] for late in range(8)] == [[late] for late in range(8)]
+
+
+def test_a_rank_is_late_among_those_with_its_own_work_alone() -> None:
+    """The last stage has more to do: its ranks are no measure for the first one's, nor these for its."""
+    heavy = {4: 0.58, 5: 0.58, 6: 0.58, 7: 0.64}
+    sights = [
+        sight(f"node{number}", rank(number, RankPace(0.02, 0.0, used), size=8, parallel=Parallel(8, pp=2)))
+        for number, used in enumerate(heavy.get(one, 0.42) for one in range(8))
+    ]
+    assert only(sights).late == ()
+    light = replace(sights[1].summary.ranks[0], pace=RankPace(0.02, 0.0, 0.63))  # type: ignore[union-attr]
+    sights[1] = sight("node1", light)
+    assert [member.number for member in only(sights).late] == [1]
+
+
+def test_a_rank_whose_tensor_parallel_mate_is_as_late_is_not_to_blame() -> None:
+    paces = [RankPace(0.02, 0.0, 0.45)] * 6 + [RankPace(0.02, 0.0, 0.66), RankPace(0.02, 0.0, 0.60)]
+    sights = [sight(f"node{at}", rank(at, pace, size=8, parallel=Parallel(8, tp=2))) for at, pace in enumerate(paces)]
+    assert only(sights).late == ()
+
+
+def test_a_part_with_a_reason_of_its_own_is_not_uneven() -> None:
+    job = only(divided((6, 7), FOUR_STAGES, cause="gpu-throttle"))
+    assert job.cause == "gpu-throttle"
+    assert "uneven" not in job.detail
+    assert job.late[0].number in (6, 7)
+
+
+@pytest.mark.parametrize(
+    "parallel", [Parallel(0), Parallel(8, tp=0), Parallel(8, ep=0), Parallel(8, tp=3), Parallel(8, pp=1 << 30), Parallel(1 << 30, tp=2)]
+)
+def test_sizes_that_a_node_makes_up_are_none(parallel: Parallel) -> None:
+    sights = [sight(f"node{at}", rank(at, LATE if at == 3 else SPINS, size=8, parallel=parallel)) for at in range(8)]
+    assert [member.number for member in only(sights).late] == [3]
 
 
 def test_ranks_that_are_late_by_turns_have_uneven_data_and_none_is_named() -> None:

@@ -50,7 +50,8 @@ _EXEMPT = {
 }  # fmt: skip
 """Reason -> fields by struct."""
 NAMED_OTHERWISE = {  # columns of `process` with other names
-    "ProcInfo.comm", "ProcInfo.transport", *(f"Transport.{name}" for name in ("library", "version", "shm", "devices", "variables")),
+    "ProcInfo.comm", "ProcInfo.group_sizes", "ProcInfo.transport",
+    *(f"Transport.{name}" for name in ("library", "version", "shm", "devices", "variables")),
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from gputop.model.frame import Transport
 from gputop.sources.procfs import transport
+from gputop.sources.procfs.configured import FILE_BYTES, group_sizes
 from gputop.sources.procfs.transport import MOST_VARIABLES, VALUE, look
 from tests.sources.children import child
 from tests.sources.test_procfs_real import Live
@@ -133,3 +134,28 @@ def test_ranks_are_looked_at_in_turn_and_a_lone_trainer_is_not(live: Live, tmp_p
     with child(lambda: time.sleep(60)) as alone:
         for _ in range(3):
             live.beat({alone})
+
+
+# how its training is divided, by its configuration files
+
+
+def test_configuration_files_are_found_as_the_rank_finds_them(rank: FakeRank, tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (rank.folder / "cwd").symlink_to(tmp_path / "job")
+    (tmp_path / "job/a.toml").write_text("[parallelism]\ntensor_parallel_degree = 2\n")
+    (rank.folder / "root/b.yaml").write_text("pipeline_model_parallel_size: 4\ntp_size: 8\n")
+    folder = f"{rank.folder}/"
+    assert group_sizes(folder, ["python", "t.py", "--job.config_file", "./a.toml"]) == {"tp": 2}
+    assert group_sizes(folder, ["python", "t.py", "--config=/b.yaml", "a.toml"]) == {"pp": 4, "tp": 2}
+    assert group_sizes(folder, ["python", "t.py", "/a.toml", "--config", "missing.json"]) == {}
+
+
+def test_a_configuration_file_that_is_none_is_left(rank: FakeRank, tmp_path: Path) -> None:
+    (rank.folder / "cwd").symlink_to(tmp_path)
+    os.mkfifo(tmp_path / "pipe.toml")
+    (tmp_path / "folder.toml").mkdir()
+    (tmp_path / "loop.toml").symlink_to(tmp_path / "loop.toml")
+    (tmp_path / "huge.toml").write_bytes(b"\n" * FILE_BYTES + b"tp_size = 2\n")
+    words = ["t.py", "pipe.toml", "folder.toml", "loop.toml", "huge.toml"]
+    assert group_sizes(f"{rank.folder}/", words) == {}
+    assert group_sizes(f"{rank.folder}/", ["t.py", "a\0b.toml", "x" * 4000 + ".toml"]) == {}

@@ -4,8 +4,10 @@ Costs: in each collective all others wait for it, with their GPUs idle or spinni
 Seen: row rank x late: all of each rank's loss, where `facts.intensity` finds a straggler: its GPU idles for `policy.FIFTH` more of the time
 than its peers' (TraceML: straggler from 10 %, critical from 20 % of the step), or is used `policy.FIFTH` more than theirs, which spin; or
 they sleep at one another, and it elsewhere. A main thread that spins in `sched_yield` waits, as in a barrier of MPI. Row rank x gone: a
-rank that its launcher announced has no process, and the others stand still (`life.absent_ranks`). Where all ranks of one stage of a
-pipeline are late alike (its command line has the sizes), the stage is named, and no rank is to blame.
+rank that its launcher announced has no process, and the others stand still (`life.absent_ranks`). Where a command line has
+the sizes of the training's groups, a rank is late only among the ranks of its own groups; and where all ranks of one part are late alike (a
+stage of the pipeline, a replica, those with the same experts), the part is named, and no rank is to blame. Nor is one where now one rank is
+late and now another. A rank whose GPU works on at the clocks of the others has more data.
 Abstains: the others lose `policy.HALF` as much by themselves; the first rank saves or evaluates for all (pause).
 """
 
@@ -18,14 +20,16 @@ from gputop.diagnosis.causes.cpu_contention import culprits
 from gputop.diagnosis.facts import gpushares
 from gputop.diagnosis.facts.capacity import capacity
 from gputop.diagnosis.facts.facts import Taker
-from gputop.diagnosis.facts.intensity import slowed_by, stage_of, used
+from gputop.diagnosis.facts.intensity import computes_more, is_in_slow_part, slowed_by, used
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.takers import blame, names_of
 from gputop.diagnosis.graph import owners, shell
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob, late_job
-from gputop.findings import policy
+from gputop.findings import parts, policy
+from gputop.findings.ranks import SlowPart
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Culprit, Evidence, Fix
+from gputop.model.parallel import CONTEXT, EXPERT, REPLICA, STAGE, Parallel
 from gputop.system.text import counted
 
 NAMED, PEERS = 8, 4  # ranks, and peers, that are listed one by one
@@ -41,8 +45,11 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     detail, evidence, fixes = (_late_gpu if (own.idle or 0.0) < policy.FIFTH else _late_host)(own, waiting, facts)
     evidence = (*evidence, *named.last_in(own, facts))
     takers = _takers(own, facts)
-    if job.ranks.stage is not None and not takers and not any(map(slowed_by, own.gpus)):
-        return _tell_of_stage(job, job.ranks.stage, facts, evidence)
+    part, parallel = job.ranks.part, job.ranks.parallel
+    if part is not None and parallel is not None and not takers and not any(map(slowed_by, own.gpus)):
+        return _tell_of_part(job, part, parallel, facts, evidence)
+    if job.ranks.by_turns and not takers:
+        return _tell_of_turns(job, facts, evidence)
     if takers:
         detail += filled("; {} took {:.1f} CPUs in that time", joined(", ", names_of(takers)), sum(taker.cores for taker in takers))
         fixes = (*shell.fixes(takers, slow.info, own.limits.cgroup_version, facts.host.autogroup), *fixes)
@@ -66,22 +73,40 @@ def _tell_of_absent(job: WalkedJob, facts: WalkedFacts) -> Finding:
     return Finding(detail, (evidence,), fixes, (), (job.trainer.pid,))
 
 
-def _tell_of_stage(job: WalkedJob, stage: int, facts: WalkedFacts, evidence: tuple[Evidence, ...]) -> Finding:
-    """The finding of a pipeline whose stages have not equally much to do: no rank of the slow one is to blame."""
+def _tell_of_part(job: WalkedJob, part: SlowPart, parallel: Parallel, facts: WalkedFacts, evidence: tuple[Evidence, ...]) -> Finding:
+    """The finding of a training whose parts have not equally much to do: no rank of the slow one is to blame."""
     family = [one for one in facts.jobs if one is job or one.trainer.pid in job.ranks.kin]
-    slow = [one for one in family if stage_of(one) == stage]
-    numbers = joined(", ", map(str, sorted(one.trainer.role.rank or 0 for one in slow)[:NAMED]))
-    stages = job.ranks.parallel.pp if job.ranks.parallel is not None else stage + 1
-    detail = filled(
-        "stage {:d} of {:d} ({} {}) takes longer than the others, and all of it alike: the pipeline is uneven, no rank is to blame",
-        stage + 1, stages, "rank" if len(slow) == 1 else "ranks", numbers,
-    )  # fmt: skip
-    fixes = (
-        Fix(filled("Give stage {:d} fewer layers: the first stage also has the embedding, the last one the head and the loss", stage + 1)),
-        Fix("Or cut the pipeline into more, smaller parts that take turns (interleaved stages)"),
-    )
+    slow = [one for one in family if is_in_slow_part(one)]
+    numbers = sorted(one.trainer.role.rank or 0 for one in slow)
+    ranks = filled("{} {}", "rank" if len(slow) == 1 else "ranks", joined(", ", map(str, numbers[:NAMED])))
     waiting = tuple(one.trainer.pid for one in family if one not in slow)
-    return Finding(detail, evidence, fixes, (), waiting)
+    return Finding(parts.told(part, parallel, ranks), evidence, _even_out(part), (), waiting)
+
+
+def _even_out(part: SlowPart) -> tuple[Fix, ...]:
+    if part.kind == STAGE:
+        words = "Give stage {:d} fewer layers: the first stage also has the embedding, the last one the head and the loss"
+        return (
+            Fix(filled(words, part.number + 1)),
+            Fix("Or cut the pipeline into more, smaller parts that take turns (interleaved stages)"),
+        )
+    if part.kind == REPLICA:
+        return (Fix("Even out the batches over the replicas by tokens rather than by samples: sort by length, or pack sequences"),)
+    if part.kind == EXPERT:
+        return (Fix("Spread the tokens over the experts: a loss or bias of the router that balances them, a lower capacity factor"),)
+    if part.kind == CONTEXT:
+        return (Fix("Cut each sequence so that all parts cost alike: two chunks for each rank, one early and one late (zigzag)"),)
+    return (Fix("Let each rank load its own part of the data, or have the first one do in a thread what it does for its group"),)
+
+
+def _tell_of_turns(job: WalkedJob, facts: WalkedFacts, evidence: tuple[Evidence, ...]) -> Finding:
+    """The finding of a training where now one rank is late and now another: no rank, GPU or host is slow."""
+    family = [one for one in facts.jobs if one is job or one.trainer.pid in job.ranks.kin]
+    numbers = sorted(one.trainer.role.rank or 0 for one in family if one.trainer.pid in job.ranks.by_turns)
+    told = "now one rank is late, now another (ranks {}): their data are uneven, as sequences of many lengths, and no rank is to blame"
+    detail = filled(told, joined(", ", map(str, numbers[:NAMED])))
+    fixes = (Fix("Even out the batches over the ranks by tokens rather than by samples: sort by length, or pack sequences"),)
+    return Finding(detail, evidence, fixes, (), tuple(sorted(one.trainer.pid for one in family)))
 
 
 def _takers(own: WalkedJob, facts: WalkedFacts) -> list[Taker]:
@@ -144,15 +169,19 @@ def _late_gpu(own: WalkedJob, waiting: list[WalkedJob], facts: WalkedFacts) -> _
     slowed = [gpu for gpu in own.gpus if slowed_by(gpu)]
     if slowed:
         return filled("{}; {}", detail, joined(", ", map(gpu_throttle.held, slowed))), evidence, gpu_throttle.fixes(slowed[0])
-    fixes = (
-        Fix(
-            "See whether that GPU is slower than the others",
-            filled("nvidia-smi -i {:d} -q -d CLOCK,PERFORMANCE,TEMPERATURE", own.gpus[0].index),
-            look=True,
-        ),
-        *advice.fixes(advice.loading(own, facts).uneven),
+    look = filled("nvidia-smi -i {:d} -q -d CLOCK,PERFORMANCE,TEMPERATURE", own.gpus[0].index)
+    fixes = (Fix("See whether that GPU is slower than the others", look, look=True), *advice.fixes(advice.loading(own, facts).uneven))
+    if own.ranks.clocks_mhz is None:
+        return detail, evidence, fixes
+    clock, theirs = own.ranks.clocks_mhz
+    evidence += (
+        Evidence("straggler_sm_clock_mhz", clock, "MHz", filled("is the SM clock of {}", label)),
+        Evidence("peer_sm_clock_mhz", theirs, "MHz", "is that of the other ranks' GPUs"),
     )
-    return detail, evidence, fixes
+    if computes_more(own):
+        detail += "; it is as fast as theirs, so its data are uneven: more samples, or longer sequences"
+        return detail, evidence, fixes[::-1]
+    return filled("{}; it runs at {:.0f} MHz, theirs at {:.0f}", detail, clock, theirs), evidence, fixes
 
 
 JUDGE = Judge("straggler-rank", "straggler", _tell, rows=(("rank", "late"), ("rank", "gone")))

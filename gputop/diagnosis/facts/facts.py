@@ -16,6 +16,7 @@ from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.serving import ServerFacts
 from gputop.diagnosis.facts.wakes import ThreadTime, Wake
 from gputop.findings import policy
+from gputop.findings.ranks import SlowPart
 from gputop.findings.verdict import Step
 from gputop.findings.ways import Way
 from gputop.model.board import GpuBoard
@@ -429,7 +430,9 @@ class RankFacts(Struct, frozen=True):
     straggler: ProcFacts | None = None  # the trainer that the others wait for (maybe the job's own)
     absent: tuple[int, ...] = ()  # ranks of the training missing from this host while the job stands still
     parallel: Parallel | None = None  # how the training is divided over its ranks; None: its command line does not state that
-    stage: int | None = None  # the pipeline's stage, from 0, whose ranks are all as late as ``straggler``; None: it is late by itself
+    part: SlowPart | None = None  # all of whose ranks are as late as ``straggler``; None: it is late by itself
+    by_turns: tuple[int, ...] = ()  # pids of the trainers that were late by turns in the last seconds, ``straggler`` among them
+    clocks_mhz: tuple[float, float] | None = None  # SM clock of the straggler's GPU, and the median of the others'; None: not known
 
 
 class JobFacts(Struct, frozen=True, dict=True):

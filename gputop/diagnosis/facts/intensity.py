@@ -8,7 +8,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
+from statistics import median
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from gputop.diagnosis.facts.gpushares import lost_to_others
 from gputop.diagnosis.facts.proc import blocked_on
 from gputop.diagnosis.facts.stepclock import from_calls
 from gputop.findings import policy
-from gputop.findings.ranks import RankPace, find_slow_stage, find_slowest, waited_share
+from gputop.findings.ranks import RankPace, find_late_rank, find_slow_part, find_slowest, waited_share
 from gputop.model.identity import job_key
 from gputop.model.parallel import parallel_of
 from gputop.model.roles import SIZE_VARIABLES, number_in
@@ -41,7 +42,7 @@ def with_kin(jobs: list[JobFacts]) -> list[JobFacts]:
 def _with_kin(job: JobFacts, family: list[JobFacts]) -> JobFacts:
     kin, used_cpus = frozenset(one.trainer.pid for one in family), sum(one.cpus.used for one in family)
     info = job.trainer.info
-    parallel = parallel_of(info.cmdline, number_in(info.env, SIZE_VARIABLES) or 0)
+    parallel = parallel_of(info.cmdline, number_in(info.env, SIZE_VARIABLES) or 0, info.group_sizes)
     ranks = replace(job.ranks, kin=kin, used=used_cpus) if family else job.ranks
     return job if ranks is job.ranks and parallel is None else replace(job, ranks=replace(ranks, parallel=parallel))
 
@@ -161,25 +162,47 @@ def _with_straggler(group: list[_Job]) -> list[_Job]:
     without such a rank."""
     measured = [(job, pace) for job in group if (pace := pace_of(job)) is not None]
     paces = [pace for _, pace in measured]
-    stages, stage = [stage_of(job) for job, _ in measured], None
-    if len({*stages}) > 1 and None not in stages:
-        stage = find_slow_stage(paces, [number or 0 for number in stages])
-    at = find_slowest(paces) if stage is None else stages.index(stage)
+    parallel = next((job.ranks.parallel for job, _ in measured if job.ranks.parallel is not None), None)
+    numbers = [number for job, _ in measured if (number := job.trainer.role.rank) is not None]
+    if parallel is None or len(numbers) < len(measured) or max(numbers, default=0) >= parallel.size:
+        part, at, own = None, find_slowest(paces), set[int]()
+    else:
+        part = find_slow_part(paces, numbers, parallel)
+        own = {i for i, number in enumerate(numbers) if part is not None and parallel.part_of(part.kind, number) == part.number}
+        at = find_late_rank(paces, numbers, parallel) if part is None else min(own)
     if at is None:
         return []
     slowest, late = paces[at], measured[at][0].trainer
-    own = {at} if stage is None else {i for i, number in enumerate(stages) if number == stage}
+    own |= {at}
+    clocks = _clocks([job for job, _ in measured], own)
     wastes = [job.gpu_use.waste if i in own else {"peer": waited_share(pace, slowest)} for i, (job, pace) in enumerate(measured)]
     return [
-        replace(job, ranks=replace(job.ranks, straggler=late, stage=stage), gpu_use=replace(job.gpu_use, waste=waste))
+        replace(job, ranks=replace(job.ranks, straggler=late, part=part, clocks_mhz=clocks), gpu_use=replace(job.gpu_use, waste=waste))
         for (job, _), waste in zip(measured, wastes, strict=True)
     ]
 
 
-def stage_of(job: JobFacts) -> int | None:
-    """The pipeline's stage that a rank computes, from 0; None if its command line states no pipeline."""
-    parallel, rank = job.ranks.parallel, job.trainer.role.rank
-    return parallel.stage_of(rank) if parallel is not None and parallel.pp > 1 and rank is not None and rank < parallel.size else None
+def _clocks(jobs: Sequence[JobFacts], late: Container[int]) -> tuple[float, float] | None:
+    """The lowest SM clock of the late ranks' GPUs, and the median of the others'; None if one of them is not known."""
+    own = [gpu.sm_clock_mhz for at, job in enumerate(jobs) if at in late for gpu in job.gpus]
+    others = [gpu.sm_clock_mhz for at, job in enumerate(jobs) if at not in late for gpu in job.gpus]
+    known, theirs = [clock for clock in own if clock], [clock for clock in others if clock]
+    if not known or not theirs or len(known) + len(theirs) < len(own) + len(others):
+        return None
+    return min(known), median(theirs)
+
+
+def computes_more(job: JobFacts) -> bool:
+    """True if the straggler's GPU is as fast as the others', nobody shares it, and it works while theirs wait: it has more to do."""
+    clocks, gpus = job.ranks.clocks_mhz, job.gpus
+    works = (job.idle or 0.0) < policy.FIFTH and not any(map(slowed_by, gpus)) and "shared" not in job.gpu_use.waste
+    return works and clocks is not None and clocks[0] >= (1.0 - policy.LITTLE) * clocks[1]
+
+
+def is_in_slow_part(job: JobFacts) -> bool:
+    """True if the rank belongs to the part of its training that is late as a whole."""
+    parallel, rank, part = job.ranks.parallel, job.trainer.role.rank, job.ranks.part
+    return parallel is not None and rank is not None and part is not None and parallel.part_of(part.kind, rank) == part.number
 
 
 def pace_of(job: JobFacts) -> RankPace | None:

@@ -1,6 +1,8 @@
-"""Reads by what a rank's data may reach other ranks: its collective library, shared memory, RDMA devices, and variables that forbid them.
+"""Reads by what a rank's data may reach other ranks: its collective library, shared memory, RDMA devices, and variables that forbid them;
+and how its training is divided, where its configuration files state that.
 
-A thread reads the rank's maps, descriptors and environment, one rank at a time: the maps of a trainer take the kernel some milliseconds.
+A thread reads the rank's maps, descriptors, environment and configuration, one rank at a time: the maps of a trainer take the kernel some
+milliseconds.
 What was found may change while the library connects its ranks, and hardly ever after that, so a rank is looked at ever more rarely.
 """
 
@@ -17,6 +19,7 @@ from itertools import islice
 from gputop.model.frame import SECOND_NS, Transport
 from gputop.sources.elf import opened
 from gputop.sources.files import open_files, read_list, read_once
+from gputop.sources.procfs.configured import group_sizes
 from gputop.sources.procfs.process import Process
 from gputop.system.errors import start_thread
 from gputop.system.text import clean
@@ -44,7 +47,7 @@ class Transports:
         self._root = root
         self._due: dict[int, tuple[Process, int, int]] = {}  # pid -> (its process, when to look again, delay after that)
         self._thread: threading.Thread | None = None
-        self._found: tuple[Process, Transport] | None = None
+        self._found: tuple[Process, Transport, dict[str, int]] | None = None
         self._rest_ns = 0
 
     def read(self, t_ns: int, ranks: Iterable[Process]) -> Iterator[Process]:
@@ -52,8 +55,8 @@ class Transports:
         if self._thread is not None and self._thread.is_alive():
             return
         if self._found is not None:
-            (process, transport), self._found = self._found, None
-            if process.identity.change(transport=transport):
+            (process, transport, sizes), self._found = self._found, None
+            if process.identity.change(transport=transport, group_sizes=sizes):
                 yield process
         known = {process.pid: process for process, _ in zip(ranks, range(MOST_RANKS), strict=False)}
         self._due = {pid: entry for pid, entry in self._due.items() if known.get(pid) is entry[0]}
@@ -68,7 +71,7 @@ class Transports:
 
     def _look(self, process: Process, t_ns: int) -> None:
         began_ns = time.thread_time_ns()
-        self._found = process, look(self._root, process.folder)
+        self._found = process, look(self._root, process.folder), group_sizes(process.folder, process.identity.info.cmdline)
         self._rest_ns = t_ns + int((time.thread_time_ns() - began_ns) / SHARE)
 
 

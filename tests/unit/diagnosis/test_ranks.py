@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from gputop.model.roles import ENV_OF_INTEREST
-from tests.unit.diagnosis.causes import ranks_of_mpi, straggling, straggling_gpu_of_spawned_ranks
+from tests.unit.diagnosis.causes import ranks_of_mpi, straggling, straggling_gpu, straggling_gpu_of_spawned_ranks
 from tests.unit.diagnosis.causes_behind import lock_between_trainers, sorted_by_length
 from tests.unit.diagnosis.causes_gpu import small_kernels, undersized, undersized_by_power
 from tests.unit.diagnosis.scene import AWAIT, DISK, EPOLL, ON_CPU, QUEUE, SLEEP, SOCKET, Proc, Scene, training
@@ -306,3 +306,114 @@ def test_a_stage_whose_ranks_are_all_late_has_more_to_do_and_no_rank_is_to_blame
 def test_a_rank_that_is_later_than_the_other_of_its_stage_is_to_blame(command: str) -> None:
     verdict = pipeline({3: 95.0}, command).play(8).engine.verdict
     assert (verdict.cause, [culprit.pid for culprit in verdict.culprits]) == ("straggler-rank", [400])
+
+
+def divided(works: dict[int, float], command: str, ranks: int = 8, configured: dict[str, int] | None = None) -> Scene:
+    """Ranks of one host: GPUs that are busy all the time, of which so much works."""
+    scene = Scene()
+    for rank in range(ranks):
+        pid, env = 100 * (rank + 1), {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "h", "MASTER_PORT": "1"}
+        scene.gpus[rank] = {"util_pct": 99.0, "sm_active_pct": works.get(rank, 45.0), "pids": [pid]}
+        info = {"uses_cuda": True, "env": env, "group_sizes": configured or {}}
+        scene.add(Proc(pid, cmdline=["python", "train.py", *command.split()], run=0.05, looks=[SLEEP], info=info))
+    return scene
+
+
+@pytest.mark.parametrize(
+    ("command", "late", "starts"),
+    [
+        ("--tensor-model-parallel-size 2", (4, 5), "data-parallel replica 3 of 4 (ranks 4, 5) takes longer"),
+        ("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2", (2, 3, 6, 7), "data-parallel replica 2 of 2"),
+        ("--tensor-model-parallel-size 2 --expert-model-parallel-size 2", (2, 3, 6, 7), "expert-parallel part 2 of 2"),
+        ("--tp-size 2", (0, 2, 4, 6), "tensor-parallel part 1 of 2"),
+        ("--cp-size 4", (3, 7), "context-parallel part 4 of 4"),
+    ],
+)  # fmt: skip
+def test_a_part_whose_ranks_are_all_late_has_more_to_do(command: str, late: tuple[int, ...], starts: str) -> None:
+    verdict = divided(dict.fromkeys(late, 90.0), command).play(8).engine.verdict
+    assert (verdict.symptom, verdict.cause, verdict.culprits) == ("straggler", "straggler-rank", ())
+    assert verdict.detail.startswith(starts)
+    assert {victim.pid for victim in verdict.victims} == {100 * (rank + 1) for rank in range(8) if rank not in late}
+    assert not any("stacks" in fix.command for fix in verdict.fixes)
+
+
+def test_sizes_that_only_a_configuration_file_states_count_too() -> None:
+    scene = divided({4: 90.0, 5: 90.0}, "--job.config_file llama.toml", configured={"tp": 2})
+    assert scene.play(8).engine.verdict.detail.startswith("data-parallel replica 3 of 4")
+
+
+@pytest.mark.parametrize("command", ["--tp-size 2", "--tp-size 4", "--tp-size 2 --pp-size 2", "--pp-size 4", "--cp-size 2 --ep-size 2"])
+@pytest.mark.parametrize("late", [0, 3, 6])
+def test_a_rank_that_is_later_than_all_of_its_groups_is_to_blame(command: str, late: int) -> None:
+    verdict = divided({late: 90.0}, command).play(8).engine.verdict
+    assert (verdict.cause, [culprit.pid for culprit in verdict.culprits]) == ("straggler-rank", [100 * (late + 1)])
+
+
+def test_a_rank_of_a_light_stage_that_is_late_there_is_to_blame() -> None:
+    """Though ranks of the heavy stage work as much: these always do."""
+    heavy = dict.fromkeys((4, 5, 6, 7), 62.0)
+    assert divided(heavy, "--pp-size 2").play(8).engine.verdict.cause == "none"
+    verdict = divided(heavy | {1: 68.0}, "--pp-size 2").play(8).engine.verdict
+    assert (verdict.cause, [culprit.pid for culprit in verdict.culprits]) == ("straggler-rank", [200])
+
+
+def test_ranks_of_a_tensor_parallel_group_that_are_about_as_late_have_no_culprit() -> None:
+    assert divided({6: 66.0, 7: 58.0}, "--tp-size 2").play(8).engine.verdict.culprits == ()
+
+
+# uneven data
+
+
+def at_clocks(scene: Scene, *clocks_mhz: int) -> Scene:
+    for gpu, clock_mhz in zip(scene.gpus.values(), clocks_mhz, strict=True):
+        gpu |= {"sm_clock_mhz": clock_mhz, "sm_clock_max_mhz": 1980}
+    return scene
+
+
+@pytest.mark.parametrize("make", [straggling_gpu, sorted_by_length], ids=["spins", "sleeps"])
+def test_a_rank_whose_gpu_is_as_fast_as_the_others_has_more_data(make: Callable[[], Scene]) -> None:
+    scene = make()
+    verdict = at_clocks(scene, *[1980] * len(scene.gpus)).play(8).engine.verdict
+    assert verdict.cause == "straggler-rank"
+    assert "its data are uneven" in verdict.detail
+    assert not verdict.fixes[0].look
+    assert {one.metric: one.value for one in verdict.evidence}["peer_sm_clock_mhz"] == 1980
+
+
+@pytest.mark.parametrize("clock_mhz", [1755, 1410])
+def test_a_rank_whose_gpu_is_slower_has_no_uneven_data(clock_mhz: int) -> None:
+    verdict = at_clocks(straggling_gpu(), 1980, clock_mhz).play(8).engine.verdict
+    assert verdict.cause == "straggler-rank"
+    assert f"it runs at {clock_mhz} MHz, theirs at 1980" in verdict.detail
+    assert "uneven" not in verdict.detail
+
+
+def test_without_clocks_nothing_is_said_of_them() -> None:
+    scene = straggling_gpu()
+    scene.gpus[1] |= {"sm_clock_mhz": 1980, "sm_clock_max_mhz": 1980}
+    detail = scene.play(8).engine.verdict.detail
+    assert "uneven" not in detail
+    assert "MHz" not in detail
+
+
+def by_turns(late: Sequence[int], ranks: int = 2) -> Scene:
+    """Each is late for 4 s."""
+    scene = divided({}, "", ranks)
+    for one in late:
+        for rank, gpu in scene.gpus.items():
+            gpu["sm_active_pct"] = 90.0 if rank == one else 45.0
+        scene.play(4)
+    return scene
+
+
+@pytest.mark.parametrize(("late", "ranks"), [((0, 1, 0, 1, 0), 2), ((3, 0, 2, 3, 1), 4)])
+def test_ranks_that_are_late_by_turns_have_uneven_data(late: Sequence[int], ranks: int) -> None:
+    verdict = by_turns(late, ranks).engine.verdict
+    assert (verdict.symptom, verdict.cause, verdict.culprits) == ("straggler", "straggler-rank", ())
+    numbers = ", ".join(map(str, sorted(set(late))))
+    assert verdict.detail.startswith(f"now one rank is late, now another (ranks {numbers}): their data are uneven")
+
+
+@pytest.mark.parametrize("late", [(1, 1, 1, 1, 1), (0, 1, 1, 1, 1)])
+def test_a_rank_that_stays_late_is_named(late: Sequence[int]) -> None:
+    assert [culprit.pid for culprit in by_turns(late).engine.verdict.culprits] == [200]
