@@ -45,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("pid", nargs="?", type=process_id, metavar="PID", help="the trainer; without it the one that loses most")
     parser.add_argument("--cause", metavar="X", help="try this cause; if the diagnosis names no culprit, the busiest processes are taken")
     parser.add_argument("--pairs", type=number(), metavar="N", help="pairs of off and on (4): 3 if it is clear, 8 if not")
-    parser.add_argument("--seconds", type=duration("1s", "10m"), metavar="S", help="seconds of an arm (3; up to 8 if steps are slow)")
+    seconds = "seconds of an arm (3; up to 8 if steps are slow; of a server 5)"
+    parser.add_argument("--seconds", type=duration("1s", "10m"), metavar="S", help=seconds)
     parser.add_argument("--keep", action="store_true", help="leave the fix in place if it is proved, and follow the job for a minute")
     parser.add_argument("--stop", action="store_true", help="culprits may be stopped, for a second at a time, where nothing gentler works")
     parser.add_argument("--yes", action="store_true", help="do not ask; processes of other users need --others, too")
@@ -223,7 +224,7 @@ def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Suspe
         with closing(events):  # all is put back at once, whatever ends this: Ctrl-C, or a closed pipe
             for event in events:
                 if isinstance(event, Pair):
-                    line, style = running.pair_line(event, len(trial.pairs), trial.clock), ""
+                    line, style = running.pair_line(event, len(trial.pairs), trial.so_far()), ""
                 elif isinstance(event, Outcome):
                     line, style = running.told(planned.says, event), OUTCOMES.get(event.result, "warn")
                 else:

@@ -11,8 +11,12 @@ from gputop.diagnosis.facts.points import facts_of
 from gputop.diagnosis.facts.stepclock import from_calls
 from gputop.model.frame import SECOND_NS
 from gputop.model.probes import CudaCall
+from gputop.model.serving import Serving
+from gputop.prove import served
 from gputop.prove.change import Plan, TargetProcess
 from gputop.prove.guardian import Guard
+from gputop.prove.served import ServedStretch
+from gputop.prove.trial import GPU_WORK, STEPS
 from gputop.stream.session import Session
 
 BEFORE_NS = 6 * SECOND_NS  # ns before the change over which the job's pace is measured, as far as the trouble lasted (a choice)
@@ -25,14 +29,24 @@ class Pace(Struct, frozen=True):
 
     steps_per_s: float | None = None
     work_pct: float | None = None  # mean utilization of its GPUs
+    served: ServedStretch | None = None  # what its inference server did
+
+    def value(self, metric: str) -> float | None:
+        """The pace by a metric of a trial, in its unit."""
+        if metric == STEPS:
+            return None if self.steps_per_s is None else 60.0 * self.steps_per_s
+        if metric == GPU_WORK:
+            return self.work_pct
+        return None if self.served is None else self.served.value(metric)
 
 
 class _Count(Struct, frozen=True):
-    """The trainer's CUDA calls up to a moment."""
+    """The trainer's CUDA calls up to a moment, and the newest pages of its inference server."""
 
     t_ns: int
     calls: Mapping[str, CudaCall]
     calls_ns: int
+    pages: tuple[Serving, ...]
 
 
 class AppliedFix:
@@ -110,7 +124,8 @@ class AppliedFix:
 
 def _count(session: Session, pid: int, t_ns: int) -> _Count:
     board = session.board_at(t_ns)
-    return _Count(board.t_ns, {name: call for (caller, name), call in board.calls.items() if caller == pid}, board.probed_ns)
+    calls = {name: call for (caller, name), call in board.calls.items() if caller == pid}
+    return _Count(board.t_ns, calls, board.probed_ns, served.pages_of(board, pid))
 
 
 def _pace(session: Session, pid: int, since: _Count) -> Pace:
@@ -125,13 +140,18 @@ def _pace(session: Session, pid: int, since: _Count) -> Pace:
     own = [gpu.index for gpu in session.board.gpus.values() if pid in gpu.compute_pids] or list(session.board.gpus)
     works = [session.history.cell(("gpu.util_pct", index), since.t_ns, session.now_ns + 1) for index in own]
     known = [work for work in works if work == work]
-    return Pace(steps, sum(known) / len(known) if known else None)
+    return Pace(steps, sum(known) / len(known) if known else None, served.between(since.pages, now.pages))
 
 
 def told(before: Pace, after: Pace) -> str:
-    """``9.2 → 19.4 steps/s, 2.1×, GPU 41 → 97 %``; empty if nothing was measured."""
-    parts = []
-    if before.steps_per_s and after.steps_per_s:
+    """``9.2 → 19.4 steps/s, 2.1×, GPU 41 → 97 %``; of a server ``312 → 640 tokens/s, 2.1×, first token …``. Empty if nothing was
+    measured."""
+    pace, *more = served.told(before.served, after.served) or [""]
+    rates = [stretch.value(served.TOKENS) for stretch in (before.served, after.served) if stretch is not None]
+    if pace and len(rates) == 2 and rates[0] and rates[1]:
+        pace += f", {rates[1] / rates[0]:.2g}×"
+    parts = [one for one in (pace, *more) if one]
+    if not parts and before.steps_per_s and after.steps_per_s:
         factor = after.steps_per_s / before.steps_per_s
         parts.append(f"{before.steps_per_s:.3g} → {after.steps_per_s:.3g} steps/s, {factor:.2g}×")
     if before.work_pct is not None and after.work_pct is not None:

@@ -31,14 +31,14 @@ class Estimate(Struct, frozen=True):
         return self.high < log(1.0 + LEAST_GAIN)
 
 
-def estimate(logs: Sequence[float], looks: Sequence[int]) -> Estimate:
-    """The interval of the mean of ``logs``, at least two, where ``looks`` are made, after so many pairs each.
+def estimate(logs: Sequence[float], looks: Sequence[int], metrics: int = 1) -> Estimate:
+    """The interval of the mean of ``logs``, at least two, where ``looks`` are made, after so many pairs each, at so many ``metrics``.
 
-    The looks share `FALSE_POSITIVE` (Bonferroni): the chance of a false *proved* keeps that bound whenever the trial stops.
+    These share `FALSE_POSITIVE` (Bonferroni): the chance of a false *proved* keeps that bound whenever the trial stops.
     """
     mean = sum(logs) / len(logs)
     spread = sqrt(sum((one - mean) ** 2 for one in logs) / (len(logs) - 1) / len(logs))
-    half = t_quantile(1.0 - FALSE_POSITIVE * part_of(len(logs), looks), len(logs) - 1) * spread
+    half = t_quantile(1.0 - FALSE_POSITIVE * part_of(len(logs), looks) / metrics, len(logs) - 1) * spread
     return Estimate(mean, mean - half, mean + half)
 
 

@@ -13,6 +13,7 @@ from gputop.findings.verdict import LOOKING, PAUSING, Incident, Verdict, WhatIf
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.model.roles import program_name
 from gputop.prove.change import Case, TargetProcess
+from gputop.prove.served import pages_of
 from gputop.prove.trial import JobSample, TrialSettings
 from gputop.stream.following import Followed, Following
 from gputop.system.text import clean
@@ -29,6 +30,7 @@ PREFETCH = 2  # batches that each worker prepares ahead (PyTorch's default prefe
 DRAIN = 2.0  # times as long as a queue of batches lasts, until it is empty: it is still being filled, and may be longer (guess)
 LEAST_SETTLE_S, MOST_SETTLE_S = 0.5, 2.0  # s; bounds for the time after a switch: two readings of NVML's utilization, half an arm
 MOST_ARM_S = 8.0  # s of an arm at most: three pairs in a minute
+SERVED_ARM_S, SERVED_SETTLE_S, SERVED_LIMIT_S = 5.0, 1.0, 90.0  # s of a server's arm, of it not measured, of all arms (a choice)
 WORK = ("sm_active_pct", "gr_active_pct", "util_pct")  # readings of a GPU's work, the best first
 _BUSY_CAUSES = {"cpu-contention": "cpu", "worker-oversubscription": "", "disk-io": "disk"}
 
@@ -81,7 +83,7 @@ class SuspectWatch(Followed):
         phase = self.engine.phases.get(pid)
         return JobSample(
             board.t_ns, calls, board.probed_ns, self._fresh_work(pid), phase is not None and phase.word == PAUSING,
-            self._verdict(pid).cause, info is None or info.start_ticks != trainer.start_ticks,
+            self._verdict(pid).cause, info is None or info.start_ticks != trainer.start_ticks, pages_of(board, pid),
         )  # fmt: skip
 
     def predictions(self) -> list[WhatIf]:
@@ -150,7 +152,8 @@ class SuspectWatch(Followed):
             self._near_cpus(trainer),
         )  # fmt: skip
         pace = verdict.step.per_s if verdict.step is not None else None
-        return Suspicion(case, settings_of(len(workers), pace), named)
+        settings = settings_of_server() if pages_of(self.board, trainer) else settings_of(len(workers), pace)
+        return Suspicion(case, settings, named)
 
     def _near_cpus(self, trainer: int) -> frozenset[int]:
         standing = self.engine.standing.get(trainer)
@@ -239,6 +242,11 @@ def settings_of(workers: int, per_s: float | None) -> TrialSettings:
     drained = DRAIN * queue / per_s if per_s else MOST_SETTLE_S if workers else LEAST_SETTLE_S
     settle = min(max(LEAST_SETTLE_S, drained), MOST_SETTLE_S)
     return TrialSettings(settle_s=settle, most_s=MOST_ARM_S - settle)
+
+
+def settings_of_server() -> TrialSettings:
+    """Settings for an inference server whose metrics are read once a second: an arm has several of its pages."""
+    return TrialSettings(seconds=SERVED_ARM_S, settle_s=SERVED_SETTLE_S, limit_s=SERVED_LIMIT_S)
 
 
 def _verdict_of(one: Incident) -> Verdict:

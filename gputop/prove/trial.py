@@ -22,16 +22,22 @@ from msgspec import Struct, field
 from gputop.diagnosis.facts.points import facts_of
 from gputop.diagnosis.facts.stepclock import from_calls
 from gputop.model.frame import SECOND_NS, CudaCall
+from gputop.model.serving import Serving
+from gputop.prove import served
+from gputop.prove.served import FIRST_TOKEN, REQUESTS, TOKENS, ServedStretch
 from gputop.prove.statistics import LEAST_PAIRS, Estimate, estimate
 
+STEPS, GPU_WORK = "steps", "gpu_work"  # metrics of any job, besides those of a server (`gputop.prove.served`)
+UNITS = {STEPS: "steps/min", GPU_WORK: "% GPU work", **served.UNITS}
 LEAST_STEPS = 4  # steps for which an arm is made longer; with fewer on the faster side the GPU's work is compared instead (guess)
 SAME_RATE = 0.05  # relative distance within which a call sets the pace that the step clock found (`stepclock.WHOLE`)
-HALF_STEP, HALF_PCT = 0.5, 0.5  # steps and % of GPU work that a side of a ratio has at least: a job that stands still has one, too
+HALF_STEP, HALF_PCT = 0.5, 0.5  # steps (tokens, requests) and % of GPU work that a side of a ratio has at least: one that stands still, too
 UNCOUNTED = 0.25  # of the steps that the GPU's work amounts to, below which an arm's steps were not counted (guess)
 PAUSED_SHARE = 0.25  # of an arm's samples in which the job paused, from which the pause is reported (guess)
 PULSE_SETTLE_S, PULSE_END_S = 0.2, 0.15  # s of a pulse that are not measured: its beginning, and its end before the next sample comes
 LONGER = 2  # times as many pairs as asked for, where it is not clear before and the time is left
 PULSE_PAIRS = 2  # times as many pairs where an arm is a pulse of a second
+SERVED_METRICS = 2  # of a server, both of which may prove a gain: its pace, and its time to the first token
 PAIRS, SECONDS = 4, 3.0  # of a trial; s of an arm: 20 s for three pairs, and a few readings of NVML's utilization in each arm
 
 
@@ -75,6 +81,7 @@ class JobSample(Struct):
     paused: bool = False
     cause: str = "none"  # the diagnosis's cause at this moment
     gone: bool = False  # the trainer has ended
+    pages: tuple[Serving, ...] = ()  # the newest of its inference server
 
 
 class Arm(Struct):
@@ -88,10 +95,22 @@ class Arm(Struct):
     work_pct: float | None = None
     paused: bool = False
     steps: dict[str, float] = field(default_factory=dict)  # as ``counts``, with the parts of steps at both ends
+    served: ServedStretch | None = None  # what its inference server did, from the first page in the arm to the last
 
-    def per_min(self, clock: str) -> float | None:
-        """Steps a minute by the call that sets the pace; None without one."""
-        return 60.0 * self.steps.get(clock, 0.0) / self.counted_s if clock and self.counted_s > 0.0 else None
+    def value(self, metric: str, clock: str = "") -> float | None:
+        """The arm by a metric, in its unit; None if that was not measured. ``clock``: of steps, the call that sets the pace."""
+        if metric == STEPS:
+            return 60.0 * self.steps.get(clock, 0.0) / self.counted_s if clock and self.counted_s > 0.0 else None
+        if metric == GPU_WORK:
+            return self.work_pct
+        return None if self.served is None else self.served.value(metric)
+
+    def least(self, metric: str) -> float:
+        """What the arm has of a metric at least, however little was measured."""
+        if metric == GPU_WORK:
+            return HALF_PCT
+        seconds = self.counted_s if metric == STEPS else self.served.seconds if self.served is not None else 0.0
+        return 0.0 if metric == FIRST_TOKEN or not seconds else (60.0 if metric == STEPS else 1.0) * HALF_STEP / seconds
 
 
 class Pair(Struct):
@@ -101,14 +120,15 @@ class Pair(Struct):
     off: Arm
     on: Arm
 
-    def ratio_log(self, clock: str) -> float | None:
-        """The logarithm of on : off, of steps by ``clock``, without one of GPU work; None if that was not read."""
-        off, on = self.off, self.on
-        if clock:
-            rates = [max(arm.steps.get(clock, 0.0), HALF_STEP) / arm.counted_s for arm in (off, on) if arm.counted_s > 0.0]
-        else:
-            rates = [max(arm.work_pct, HALF_PCT) for arm in (off, on) if arm.work_pct is not None]
-        return log(rates[1] / rates[0]) if len(rates) == 2 else None
+    def ratio_log(self, metric: str, clock: str = "") -> float | None:
+        """The logarithm of how many times as fast the job was with the change; None if that was not read."""
+        off, on = (arm.value(metric, clock) for arm in (self.off, self.on))
+        if off is None or on is None:
+            return None
+        off, on = max(off, self.off.least(metric)), max(on, self.on.least(metric))
+        if not off or not on:
+            return None
+        return log(off / on) if metric == FIRST_TOKEN else log(on / off)
 
 
 class Outcome(Struct):
@@ -117,23 +137,38 @@ class Outcome(Struct):
     result: str  # ``proved``, ``disproved`` or ``undecided``
     reason: str  # of ``undecided``; otherwise empty
     pairs: list[Pair]
-    metric: str = ""  # ``steps`` or ``gpu_work``; empty where neither could be compared
+    metric: str = ""  # a key of `UNITS`; empty where nothing could be compared
     clock: str = ""  # the CUDA call that comes once a step
     estimate: Estimate | None = None
     seconds: float = 0.0
     dropped: int = 0  # pairs with an arm whose steps were not counted
 
-    def mean(self, on: bool, steps: bool) -> float | None:
-        """Steps a minute, or % of GPU work, of all arms of a side; None if it was not measured."""
+    def mean(self, on: bool, metric: str = "") -> float | None:
+        """All arms of a side by a metric (empty: the trial's own), in its unit; None if it was not measured."""
         arms = [pair.on if on else pair.off for pair in self.pairs]
-        values = [arm.per_min(self.clock) if steps else arm.work_pct for arm in arms]
-        known = [value for value in values if value is not None]
+        metric = metric or self.metric
+        if metric in served.UNITS:
+            return None if (all_of_them := self.served(on)) is None else all_of_them.value(metric)
+        known = [value for arm in arms if (value := arm.value(metric, self.clock)) is not None]
         return sum(known) / len(known) if known else None
+
+    def served(self, on: bool) -> ServedStretch | None:
+        """What the job's inference server did in all arms of a side; None if its pages were not read."""
+        return served.together((pair.on if on else pair.off).served for pair in self.pairs)
 
     @property
     def faster_pairs(self) -> int:
         """Pairs in which the job was faster with the intervention."""
-        return sum(1 for pair in self.pairs if (pair.ratio_log(self.clock) or 0.0) > 0.0)
+        return sum(1 for pair in self.pairs if (pair.ratio_log(self.metric, self.clock) or 0.0) > 0.0)
+
+
+class _Judged(Struct):
+    """What the pairs show so far."""
+
+    metric: str = ""
+    clock: str = ""  # of steps
+    estimate: Estimate | None = None
+    is_open: bool = False  # more pairs may still prove a gain by another metric
 
 
 class Trial:
@@ -161,8 +196,8 @@ class Trial:
 
     def so_far(self) -> Outcome:
         """The trial as far as it has come: an outcome that has no result yet."""
-        metric, clock, found = self._judged()
-        return Outcome("", "", list(self.pairs), metric, clock, found, dropped=self.dropped)
+        judged = self._judged()
+        return Outcome("", "", list(self.pairs), judged.metric, judged.clock, judged.estimate, dropped=self.dropped)
 
     def switched(self, t_ns: int) -> None:
         """Note that what `on` asks for has been in force since ``t_ns`` (CLOCK_MONOTONIC)."""
@@ -179,8 +214,7 @@ class Trial:
         if sample.gone:
             self.end("the trainer has ended", sample.t_ns)
         elif sample.t_ns - self._began_ns > self.settings.limit_s * SECOND_NS:
-            metric, _clock, found = self._judged()
-            self.end(self._why_undecided(metric, found), sample.t_ns)
+            self.end(self._why_undecided(self._judged()), sample.t_ns)
         elif self._ready_ns is not None and sample.t_ns >= self._ready_ns:
             self._measure(sample)
 
@@ -220,28 +254,53 @@ class Trial:
     def _look(self, t_ns: int) -> None:
         """Decide, if it is time to look, and clear by now."""
         looks = self.settings.looks
-        if len(self.pairs) >= LEAST_PAIRS:
+        if len(self.pairs) >= LEAST_PAIRS and self._metric()[0] == STEPS:
             counted = _counted(self.pairs, self.clock)
             self.dropped += len(self.pairs) - len(counted)
             self.pairs = counted
         if len(self.pairs) not in looks:
             return
-        metric, _clock, found = judged = self._judged()
-        if found is not None and len(self.pairs) >= LEAST_PAIRS and (found.proved or found.disproved):
+        judged = self._judged()
+        found, is_last = judged.estimate, len(self.pairs) == looks[-1]
+        is_clear = found is not None and (found.proved or (found.disproved and (is_last or not judged.is_open)))
+        if found is not None and len(self.pairs) >= LEAST_PAIRS and is_clear:
             self._finish("proved" if found.proved else "disproved", "", t_ns, judged)
-        elif len(self.pairs) == looks[-1]:
-            self._finish("undecided", self._why_undecided(metric, found), t_ns, judged)
+        elif is_last:
+            self._finish("undecided", self._why_undecided(judged), t_ns, judged)
 
-    def _judged(self) -> tuple[str, str, Estimate | None]:
-        """Metric, the call that is the clock, and the gain so far."""
+    def _metric(self) -> tuple[str, str]:
+        """(metric, the call that is the clock of steps): a server's tokens, else its requests, else steps, else the GPU's work."""
+        arms = [arm for pair in self.pairs for arm in (pair.off, pair.on)]
+        for metric in (TOKENS, REQUESTS):
+            values = [arm.value(metric) for arm in arms]
+            if values and None not in values and any(values):
+                return metric, ""
         clock = self.clock
-        metric = "steps" if clock else "gpu_work"
-        logs = [value for pair in self.pairs if (value := pair.ratio_log(clock)) is not None]
-        if len(logs) < len(self.pairs) or not logs:
-            return "", "", None
-        return metric, clock, estimate(logs, self.settings.looks) if len(logs) > 1 else None
+        return (STEPS if clock else GPU_WORK), clock
 
-    def _why_undecided(self, metric: str, found: Estimate | None) -> str:
+    def _judged(self) -> _Judged:
+        """The gain so far, by the metric that shows it. A server's pace is its clients' where these ask no faster: there the time to the
+        first token may show a gain that its pace does not."""
+        metric, clock = self._metric()
+        logs = self._logs(metric, clock)
+        if not logs:
+            return _Judged()
+        if metric not in (TOKENS, REQUESTS):
+            return _Judged(metric, clock, estimate(logs, self.settings.looks) if len(logs) > 1 else None)
+        first = self._logs(FIRST_TOKEN)
+        share = SERVED_METRICS if first else 1
+        pace, sooner = (estimate(each, self.settings.looks, share) if len(each) > 1 else None for each in (logs, first))
+        if pace is None or sooner is None or pace.proved or pace.high < 0.0:
+            return _Judged(metric, "", pace)
+        return _Judged(FIRST_TOKEN, "", sooner) if sooner.proved else _Judged(metric, "", pace, is_open=not sooner.disproved)
+
+    def _logs(self, metric: str, clock: str = "") -> list[float]:
+        """The logarithms of all pairs' ratios; none if one was not measured."""
+        logs = [value for pair in self.pairs if (value := pair.ratio_log(metric, clock)) is not None]
+        return logs if len(logs) == len(self.pairs) else []
+
+    def _why_undecided(self, judged: _Judged) -> str:
+        metric, found = judged.metric, judged.estimate
         if any(arm.paused for pair in self.pairs for arm in (pair.off, pair.on)):
             return "the job paused during the trial (a checkpoint, an evaluation): try again"
         if self._others:
@@ -257,10 +316,11 @@ class Trial:
             return "too few steps: ask for longer arms (--seconds 10)"
         return "too noisy: ask for more pairs (--pairs 12) or longer arms (--seconds 6)"
 
-    def _finish(self, result: str, reason: str, t_ns: int, judged: tuple[str, str, Estimate | None]) -> None:
-        metric, clock, found = judged
+    def _finish(self, result: str, reason: str, t_ns: int, judged: _Judged) -> None:
         self.on = False
-        self.outcome = Outcome(result, reason, self.pairs, metric, clock, found, (t_ns - self._began_ns) / SECOND_NS, self.dropped)
+        self.outcome = Outcome(
+            result, reason, self.pairs, judged.metric, judged.clock, judged.estimate, (t_ns - self._began_ns) / SECOND_NS, self.dropped
+        )  # fmt: skip
 
 
 def _segments(lot: Random, settings: TrialSettings) -> Iterator[tuple[bool, bool]]:
@@ -285,7 +345,14 @@ def arm_of(on: bool, samples: Sequence[JobSample]) -> Arm:
         on, (last.t_ns - first.t_ns) / SECOND_NS, counts, from_calls(made), (last.calls_ns - first.calls_ns) / SECOND_NS,
         sum(works) / len(works) if works else None, sum(one.paused for one in samples) > PAUSED_SHARE * len(samples),
         {name: _steps([(one.calls_ns, one.calls[name].count) for one in samples if name in one.calls]) for name in counts},
+        _served(samples),
     )  # fmt: skip
+
+
+def _served(samples: Sequence[JobSample]) -> ServedStretch | None:
+    """What the server did, by the pages that came in the arm: an older one may be from before the switch."""
+    came = [one.pages for one in samples if one.pages and all(page.t_ns >= samples[0].t_ns for page in one.pages)]
+    return served.between(came[0], came[-1]) if came else None
 
 
 def _counts(samples: Sequence[JobSample]) -> dict[str, int]:

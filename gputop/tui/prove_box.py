@@ -255,9 +255,11 @@ class ProveScreen(Box):
             self._answer(self._why_not_kept())
             return
         from gputop.prove.applying import Pace
+        from gputop.prove.trial import GPU_WORK, STEPS
 
-        per_min = made.shown.mean(on=False, steps=True) if made.shown.clock else None
-        before = Pace(None if per_min is None else per_min / 60.0, made.shown.mean(on=False, steps=False))
+        per_min = made.shown.mean(on=False, metric=STEPS)
+        per_s = None if per_min is None else per_min / 60.0
+        before = Pace(per_s, made.shown.mean(on=False, metric=GPU_WORK), made.shown.served(on=False))
         case = made.suspicion.case
         fixing.start(
             lambda: fixing.apply(made.planned, case.trainer, case.cause, stays=True, before=before),
@@ -320,16 +322,15 @@ class ProveScreen(Box):
     def _kept_gain(self, outcome: Outcome) -> KeptGain | None:
         """The pace since the fix was kept; None if it is not. Hold the session's lock."""
         from gputop.model.frame import SECOND_NS
-        from gputop.prove.running import KeptGain
+        from gputop.prove.running import kept_gain
 
         fixing = self.context.fixing
         if not self._is_kept or fixing is None or fixing.applied is None:
             return None
-        applied, is_steps = fixing.applied, outcome.metric == "steps"
-        pace, before = applied.pace(self.session), outcome.mean(on=False, steps=is_steps)
-        value = None if pace is None else pace.work_pct if not is_steps else None if pace.steps_per_s is None else 60.0 * pace.steps_per_s
-        gain = 100.0 * (value / before - 1.0) if value is not None and before else None
-        return KeptGain((self.session.now_ns - applied.since_ns) / SECOND_NS, value, gain)
+        applied = fixing.applied
+        pace = applied.pace(self.session)
+        value = None if pace is None else pace.value(outcome.metric)
+        return kept_gain(outcome, (self.session.now_ns - applied.since_ns) / SECOND_NS, value)
 
     @staticmethod
     def _write(found: Proof) -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from math import exp, log
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
-from gputop.model.frame import SECOND_NS, CudaCall
+from gputop.model.frame import SECOND_NS, CudaCall, Serving
 from gputop.prove.change import Case, Plan, TargetProcess
 from gputop.prove.running import follow, proof, run, told
 from gputop.prove.statistics import FALSE_POSITIVE, estimate, part_of, t_quantile
-from gputop.prove.suspect import settings_of
+from gputop.prove.suspect import settings_of, settings_of_server
 from gputop.prove.trial import JobSample, Outcome, Trial, TrialSettings, arm_of
 
 TICK_S = 0.1
@@ -282,3 +284,87 @@ def test_only_the_slow_arms_of_a_slow_job_are_longer(gain: float) -> None:
 def test_slow_steps_are_counted_with_their_parts(counts: list[int], steps: float) -> None:
     samples = [JobSample(t * 10**8, {"sync": CudaCall(1, "sync", count, 0, 0)}, t * 10**8) for t, count in enumerate(counts)]
     assert arm_of(True, samples).steps["sync"] == pytest.approx(steps)
+
+
+class Served(Job):
+    """An inference server that is asked ``asked_per_s`` times a second and answers 4 tokens to each request, as many as it can: its page
+    comes once a second."""
+
+    def __init__(self, lot: Random, *, tokens_per_s: tuple[float, float], first_s: tuple[float, float], has_tokens: bool = True) -> None:
+        super().__init__(lot, 1.0)
+        self._tokens_per_s, self._first_s, self._has_tokens = tokens_per_s, first_s, has_tokens
+        self._lot_of_pages = lot
+
+    def samples(self, seconds: float = 300.0) -> Iterator[JobSample]:
+        tokens = first_us = 0
+        first: dict[int, int] = {}
+        pages: tuple[Serving, ...] = ()
+        for number, sample in enumerate(super().samples(seconds)):
+            tokens += round(TICK_S * self._tokens_per_s[self.is_on] * exp(self._lot_of_pages.gauss(0.0, 0.03)))
+            late_us = round(1e6 * self._first_s[self.is_on] * exp(self._lot_of_pages.gauss(0.0, 0.1)))
+            first_us, bound = first_us + late_us, next(one for one in BOUNDS_US if late_us <= one)
+            first[bound] = first.get(bound, 0) + 1
+            if number % 10 == 0:
+                counted = {"generated_tokens": tokens} if self._has_tokens else {}
+                page = Serving(1, "127.0.0.1:8000", t_ns=sample.t_ns, finished=tokens // 4, first_token=dict(first))
+                pages = (replace(page, first_token_us=first_us, **counted),)
+            yield replace(sample, pages=pages)
+
+
+BOUNDS_US = (50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000)
+
+
+def test_a_servers_pace_is_its_tokens_by_its_own_counters() -> None:
+    """Though its CUDA calls come as often as before; its times to the first token are printed beside."""
+    job = Served(Random(1), tokens_per_s=(300.0, 640.0), first_s=(2.0, 0.2))
+    outcome = tried(job, Random(1), settings_of_server())
+    assert (outcome.result, outcome.metric) == ("proved", "tokens")
+    assert outcome.estimate is not None
+    assert outcome.estimate.low <= log(640 / 300) <= outcome.estimate.high
+    line = told("fluent-bit (903) to idle priority", outcome)
+    assert re.search(r": 30\d → 6[34]\d tokens/s, first token 1\.\d+ → 0\.\d+ s \(p99 ", line), line
+    found = proof(CASE, PLAN, outcome, None, "")
+    assert (found.tokens_per_s_off, found.tokens_per_s_on) == (pytest.approx(300, rel=0.05), pytest.approx(640, rel=0.05))
+    assert (found.first_token_p99_s_off or 0.0) > 1.0 > (found.first_token_p99_s_on or 9.0)
+    assert "tokens_per_s" not in found.missing
+    assert found.pairs[0].off.tokens_per_s == pytest.approx(300, rel=0.1)
+
+
+def test_a_server_that_is_asked_no_faster_gains_by_its_time_to_the_first_token() -> None:
+    """Its tokens come at its clients' pace with and without the change."""
+    outcome = tried(Served(Random(2), tokens_per_s=(200.0, 200.0), first_s=(1.6, 0.2)), Random(2), settings_of_server())
+    assert (outcome.result, outcome.metric) == ("proved", "first_token")
+    line = told("x", outcome)
+    assert re.search(r": 1\.\d+ → 0\.\d+ s to the first token, \d+ → \d+ tokens/s, first token", line), line
+    assert (proof(CASE, PLAN, outcome, None, "").gain_pct or 0.0) > 300.0
+
+
+def test_no_gain_of_a_server_is_disproved() -> None:
+    outcome = tried(Served(Random(3), tokens_per_s=(200.0, 200.0), first_s=(0.3, 0.3)), Random(3), settings_of_server())
+    assert (outcome.result, outcome.metric) == ("disproved", "tokens")
+
+
+def test_a_server_that_generates_fewer_tokens_gains_nothing_by_sooner_ones() -> None:
+    outcome = tried(Served(Random(4), tokens_per_s=(200.0, 100.0), first_s=(0.9, 0.3)), Random(4), settings_of_server())
+    assert (outcome.result, outcome.metric) == ("disproved", "tokens")
+    assert "slower" in told("x", outcome)
+
+
+def test_an_engine_that_counts_no_tokens_is_compared_by_its_requests() -> None:
+    job = Served(Random(5), tokens_per_s=(100.0, 170.0), first_s=(0.3, 0.3), has_tokens=False)
+    outcome = tried(job, Random(5), settings_of_server())
+    assert (outcome.result, outcome.metric) == ("proved", "requests")
+
+
+def test_a_page_from_before_the_switch_is_not_of_the_arm() -> None:
+    """It is read once a second: the newest at the begin of an arm is of the time before."""
+    def page(t_s: float, tokens: int) -> Serving:
+        return Serving(1, "a", t_ns=round(t_s * SECOND_NS), generated_tokens=tokens)
+
+    pages = [page(0.5, 0), page(0.5, 0), page(1.5, 900), page(1.5, 900), page(2.5, 1000)]
+    samples = [JobSample(round(t_s * SECOND_NS), pages=(one,)) for t_s, one in zip((1.0, 1.2, 1.6, 2.0, 2.6), pages, strict=True)]
+    arm = arm_of(True, samples)
+    assert arm.value("tokens") == pytest.approx(100.0)
+    assert arm_of(True, samples[:3]).value("tokens") is None
+    again = [*samples, JobSample(4 * SECOND_NS, pages=(page(3.5, 10),))]
+    assert arm_of(True, again).value("tokens") is None, "the server was started again"

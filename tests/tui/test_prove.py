@@ -145,9 +145,10 @@ def arm(on: int, per_min: float | None, work: float | None = None) -> Arm:
 def outcome(rates: list[tuple[float | None, float | None]], result: str = "proved", reason: str = "", clock: str = "sync") -> Outcome:
     arms = [[arm(on, *((rate, None) if clock else (None, rate))) for on, rate in enumerate(pair)] for pair in rates]
     pairs = [Pair("off-on", off, on) for off, on in arms]
-    logs = [change for pair in pairs if (change := pair.ratio_log(clock)) is not None]
+    metric = "steps" if clock else "gpu_work"
+    logs = [change for pair in pairs if (change := pair.ratio_log(metric, clock)) is not None]
     found = estimate(logs, (3, 4, 6, 8)) if len(logs) > 1 else None
-    return Outcome(result, reason, pairs, "steps" if clock else "gpu_work", clock, found, 18.0)
+    return Outcome(result, reason, pairs, metric, clock, found, 18.0)
 
 
 def rows(shown: Outcome, width: int = 76, on: bool | None = None) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import exp
 
-from gputop.prove import running
+from gputop.prove import running, served
 from gputop.prove.change import NAMED, Case, Plan
 from gputop.prove.statistics import LEAST_PAIRS
-from gputop.prove.trial import Outcome
+from gputop.prove.trial import GPU_WORK, STEPS, UNITS, Outcome
 from gputop.system.text import cell_width, counted, cut, figure
 from gputop.tui.draw import Line, Span
 
@@ -34,7 +34,7 @@ def picture(case: Case, planned: Plan, shown: Outcome, on: bool | None, width: i
     about = f"  for {case.cause} at {case.trainer}"
     is_long = cell_width(planned.says + about) > width
     head: list[Line] = [[(planned.says, "title")], [(about, "dim")]] if is_long else [[(planned.says, "title"), (about, "dim")]]
-    return [*head, [], *bars(shown, on, width), *_pairs(shown), [], *_verdict(shown, width), *_changed(planned, width)]
+    return [*head, [], *bars(shown, on, width), *_pairs(shown), *_served(shown), [], *_verdict(shown, width), *_changed(planned, width)]
 
 
 def bars(shown: Outcome, on: bool | None, width: int) -> list[Line]:
@@ -53,13 +53,13 @@ def bars(shown: Outcome, on: bool | None, width: int) -> list[Line]:
 
 
 def _paces(shown: Outcome) -> tuple[list[float | None], str]:
-    """Means of both sides, and their unit: steps if they were counted, else the GPUs' work."""
-    steps = [shown.mean(on, steps=True) for on in (False, True)]
-    if shown.clock and None not in steps:
-        known = [value for value in steps if value is not None]
+    """Both sides, and their unit: steps if they were counted, tokens of a server, else the GPUs' work."""
+    values, unit = [shown.mean(on) for on in (False, True)], UNITS.get(shown.metric, UNITS[GPU_WORK])
+    known = [value for value in values if value is not None]
+    if shown.metric == STEPS and len(known) == len(values):
         is_fast = min((value for value in known if value), default=0.0) >= PER_S_FROM
-        return [value / 60.0 if is_fast else value for value in known], "steps/s" if is_fast else "steps/min"
-    return [shown.mean(on, steps=False) for on in (False, True)], "% GPU work"
+        return [value / 60.0 if is_fast else value for value in known], "steps/s" if is_fast else unit
+    return values, unit
 
 
 def _colour(shown: Outcome, is_on: bool) -> str:
@@ -68,8 +68,14 @@ def _colour(shown: Outcome, is_on: bool) -> str:
 
 def _pairs(shown: Outcome) -> list[Line]:
     """The gain of each pair, in their order."""
-    gains = [running.pair_gain(pair, shown.clock) for pair in shown.pairs]
+    gains = [running.pair_gain(pair, shown) for pair in shown.pairs]
     return [[("  ", ""), (f"{'pairs':<{LABEL - 2}}", "title"), ("  ".join(gains) if gains else "none yet", "" if gains else "dim")]]
+
+
+def _served(shown: Outcome) -> list[Line]:
+    """What else a server's own metrics show of both sides, without and with the change."""
+    told = served.told(shown.served(on=False), shown.served(on=True), shown.metric)
+    return [[("  ", ""), (f"{'server':<{LABEL - 2}}", "title"), (", ".join(told), "")]] if told else []
 
 
 def _verdict(shown: Outcome, width: int) -> list[Line]:
@@ -91,8 +97,8 @@ def _so_far(shown: Outcome) -> str:
     """The gain up to now; its bounds from as many pairs on as are looked at."""
     if shown.estimate is not None and len(shown.pairs) >= LEAST_PAIRS:
         return running.gain(shown)
-    logs = [change for pair in shown.pairs if (change := pair.ratio_log(shown.clock)) is not None]
-    if not logs or any(running.pair_gain(pair, shown.clock) == running.STANDSTILL for pair in shown.pairs):
+    logs = [change for pair in shown.pairs if (change := pair.ratio_log(shown.metric, shown.clock)) is not None]
+    if not logs or any(running.pair_gain(pair, shown) == running.STANDSTILL for pair in shown.pairs):
         return ""
     return f"{figure(exp(sum(logs) / len(logs)), 2)}×"
 
