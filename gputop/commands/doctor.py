@@ -48,8 +48,9 @@ def run(args: argparse.Namespace) -> int:
     if args.output:
         check_new(args.output)
     from gputop.doctor.checks import SCHEMA, Doctor, gpu_checks, host_checks, probe_checks, terminal_checks, works
+    from gputop.doctor.traces import trace_check
 
-    checks = [*gpu_checks("/"), *host_checks("/"), *probe_checks("/"), *terminal_checks()]
+    checks = [*gpu_checks("/"), *host_checks("/"), trace_check("/"), *probe_checks("/"), *terminal_checks()]
     found = Doctor(SCHEMA, works(checks), checks)
     if not args.json:
         show(lines(checks, takes_unicode(), width_of(sys.stdout, _LEAST, _MOST, 0)))

@@ -70,6 +70,10 @@ def run(args: argparse.Namespace) -> int:
         experiments = dated_lines("experiments", found.experiments, width)
         reports = dated_lines("NCCL's reports on ranks that hung", found.explanation.nccl or (), width)
         show([*explain_lines(found.explanation, found.ongoing, width, found.points, onward), *experiments, *reports])
+        if found.explanation.traces:
+            from gputop.traces.document import lines
+
+            show([[], *lines(found.explanation.traces, width)])
         if args.plot:
             picture = plot(found.points, found.explanation.incidents, width)
             write(f"{picture if takes_colour(sys.stdout) else without_colour(picture)}\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import TYPE_CHECKING
 
 from gputop.commands.options import WRITER, acting_as_user
 from gputop.commands.span import add_span, stretch_of
@@ -11,6 +12,10 @@ from gputop.system.console import notify
 from gputop.system.errors import UserError
 from gputop.system.text import file_size
 from gputop.tables.exports import formats, how_to_open, writer
+
+if TYPE_CHECKING:
+    from gputop.recording.reader import Recording
+    from gputop.tables.beside import ProfilerTrace
 
 EXAMPLES = """examples:
   gputop export run.gputop --to csv -o run-csv           a directory with a file per table
@@ -29,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", required=True, metavar="OUT", help="a new file; for csv a new directory, for parquet one that may have others"
     )
-    parser.add_argument("--beside", metavar="TRACE", help="with perfetto: a torch.profiler or Chrome trace of the same time to merge")
+    beside = "with perfetto: a torch.profiler or Chrome trace of the same time to merge (one that gputop took beside FILE)"
+    parser.add_argument("--beside", metavar="TRACE", help=beside)
     parser.add_argument(
         "--mask-names", action="store_true", help="with html: hashes in place of the names of people, programs and this host"
     )
@@ -56,13 +62,10 @@ def run(args: argparse.Namespace) -> int:
 
             mask = Mask()
             more = {"header": mask.header(recording.header), "mask": mask.frame}
-        if args.beside:
-            from gputop.tables.beside import read_trace
-
-            trace = read_trace(args.beside)
+        if args.to == "perfetto" and (trace := _beside(args.beside, recording, stretch)) is not None:
             more = {"beside": trace}
             if trace.left_out:
-                notify(f"{args.beside}: {trace.left_out}: left out; what is whole was read")
+                notify(f"{trace.path}: {trace.left_out}: left out; what is whole was read")
         try:
             writer(args.to)(recording, args.output, *stretch, **more)
         except OSError as error:
@@ -72,3 +75,23 @@ def run(args: argparse.Namespace) -> int:
     written = f"wrote {args.output}{'' if os.path.isdir(args.output) else f' ({file_size(os.path.getsize(args.output))})'}"
     notify(f"{written}: {how}" if (how := how_to_open(args.to, args.output)) else written)
     return 0
+
+
+def _beside(path: str | None, recording: Recording, stretch: tuple[int, int]) -> ProfilerTrace | None:
+    """The trace that is merged: the user's, else the newest that the recording names and that lies beside it. UserError for the user's."""
+    from gputop.stream.kept_traces import file_beside
+    from gputop.tables.beside import read_trace
+
+    if path:
+        return read_trace(path)
+    if not (found := file_beside(recording, *stretch)):
+        return None
+    start_ns, end_ns = stretch
+    try:
+        trace = read_trace(found)
+        trace.check_overlap(recording.unix_ns_of(start_ns), recording.unix_ns_of(min(end_ns, recording.end_ns)))
+    except UserError as error:
+        notify(f"without {found}: {error}")
+        return None
+    notify(f"with {found}, which was taken meanwhile")
+    return trace

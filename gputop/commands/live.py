@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--readonly", action="store_true", help="no signals to processes, and no experiments")
     parser.add_argument("--no-auto-stacks", action="store_true", help="do not take stacks when an incident begins")
+    parser.add_argument("--no-auto-trace", action="store_true", help="no torch.profiler trace by itself after 30 s of a GPU's trouble")
     add_alerts(parser)
     add_looks(parser)
     add_goodbye(parser)
@@ -122,6 +123,7 @@ def run(args: argparse.Namespace, guide: ScreenGuide | None = None) -> int:
         calm_garbage_collection()
         look = looks_of(args, view, remote=args.host is not None)
         look.auto_stacks, look.guide, look.note = not args.no_auto_stacks, guide, left_behind()
+        look.auto_trace = not (args.no_auto_trace or args.readonly)
         app = GputopApp(live_context(session, view, lambda: ChildStream(argv, most=1), first, look, pacer))
         pacer.app, app.context.feed.notes = app, notes
         if alerts is not None:

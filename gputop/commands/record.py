@@ -5,6 +5,7 @@ file and command are the user's.
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import time
 
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", metavar="[USER@]NODE", help="another machine over ssh, or several: node01-16")
     parser.add_argument("--hosts", metavar="FILE", help="record the machines that a file lists, one a line")
     parser.add_argument("--no-auto-stacks", action="store_true", help="do not take stacks when an incident begins")
+    parser.add_argument("--no-auto-trace", action="store_true", help="no torch.profiler trace by itself after 30 s of a GPU's trouble")
     add_alerts(parser)
     add_metrics(parser)
     add_sampling(parser)
@@ -74,7 +76,13 @@ def run(args: argparse.Namespace) -> int:
 
         # Stacks can be taken on this machine only.
         policy = None if args.no_auto_stacks or args.host is not None else AutoStacks()
-        judging = Unwatched(policy, notify=notify, goes_on="recording goes on without the diagnosis")
+        from gputop.stream.autotrace import AutoTracing
+
+        folder = os.path.dirname(args.output or "")
+        judging = Unwatched(
+            policy, notify=notify, goes_on="recording goes on without the diagnosis",
+            traces=None if args.no_auto_trace or args.host is not None else lambda deliver: AutoTracing(deliver, lambda: folder),
+        )  # fmt: skip
         recorder = Recorder(
             judging, command, path=args.output, max_bytes=args.max_size, max_files=args.max_files, keep_s=args.keep,
         )  # fmt: skip

@@ -18,7 +18,7 @@ from gputop.system.errors import UserError
 from gputop.system.text import clean
 
 if TYPE_CHECKING:
-    from gputop.traces.document import TracedJob
+    from gputop.model.trace import TracedJob
 
 EXAMPLES = """examples:
   gputop run -- python train.py                start a job that can be asked
@@ -46,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what the traces hold. Returns 1 if one of them could not be taken."""
-    from gputop.traces.document import SCHEMA, TracedJob, Traces, lines
+    from gputop.model.trace import TracedJob
+    from gputop.traces.document import SCHEMA, Traces, lines
 
     if args.read is not None:
         if args.pids:
@@ -70,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _taken(args: argparse.Namespace) -> list[TracedJob]:
+    from gputop.stream.kept_traces import mark_of
+    from gputop.stream.marking import send_mark
     from gputop.stream.traced import named, trace_now
     from gputop.traces.environment import HOW, waiting
     from gputop.traces.taking import Wanted
@@ -86,4 +89,8 @@ def _taken(args: argparse.Namespace) -> list[TracedJob]:
     ask_sudo(args)
     wanted = Wanted(args.seconds or 1.0, args.with_stack, args.timeout)
     steps = 0 if args.seconds else args.iterations or 10
-    return trace_now(stream_argv(args), args.pids, wanted, steps, named(args.output), notify, lambda: leave_root(*_READERS))
+    jobs = trace_now(stream_argv(args), args.pids, wanted, steps, named(args.output), notify, lambda: leave_root(*_READERS))
+    for job in jobs:
+        if job.reading is not None:
+            send_mark(mark_of(0, job).text)  # recordings that are made meanwhile name the file
+    return jobs

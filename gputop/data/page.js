@@ -343,12 +343,12 @@ function showVerdict() {
   setText($("detail"), verdict.detail);
   lines($("path"), verdict.path);
 }
-function showStacks() {
-  if (!data.stacks.length) return;
-  const after = data.stacks.find(([cell]) => cell > cursor), cell = data.stacks.filter(([at]) => at <= cursor).map(([at]) => at).pop();
+function showTaken(taken, name) {
+  if (!taken.length) return;
+  const after = taken.find(([cell]) => cell > cursor), cell = taken.filter(([at]) => at <= cursor).map(([at]) => at).pop();
   const at = cell === undefined ? after[0] : cell;
-  setText($("stack-when"), `taken at ${clock(at, true)}, ${cell === undefined ? "the first after" : "the last before"} the moment shown`);
-  setText($("stack"), last(data.stacks, at));
+  setText($(`${name}-when`), `taken at ${clock(at, true)}, ${cell === undefined ? "the first after" : "the last before"} the moment shown`);
+  setText($(name), last(taken, at));
 }
 
 // the moment and the window
@@ -374,7 +374,7 @@ function show(drawn) {
   showVerdict();
   showGpus();
   showProcs();
-  showStacks();
+  showTaken(data.stacks, "stack"); showTaken(data.traces, "trace");
   place();
   const text = `${clock(cursor, true)} ${data.zone}, ${since(cursor)} of ${since(cells)}`;
   setText($("clock"), text);
@@ -524,6 +524,7 @@ function makeTexts() {
     $("sources").append(el("li", {}, el("b", { class: "warn" }, "▲ "), `${name}: ${reason || state}${remedy ? ` (${remedy})` : ""}`));
   if (!data.stacks.length) setText($("stack-when"), data.masked ? "Left out: stacks quote programs, and names are masked." : "None was taken in this recording.");
   $("stack").hidden = !data.stacks.length;
+  $("trace-section").hidden = !data.traces.length;
   setText($("foot"), `Made by gputop ${data.gputop}. This file holds everything it shows and loads nothing. Keys: ← → moment, space play, n p incidents, + − window.`);
 }
 const worst = incidents.find((one) => one.id === data.whole.incident) || incidents.reduce((most, one) => (!most || one.gpu_lost_s > most.gpu_lost_s ? one : most), null);

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gputop.diagnosis import hangs
-from gputop.diagnosis.causes import Finding, Judge, gpu_lost, unexplained
+from gputop.diagnosis.causes import Finding, Judge, gpu_lost, traced, unexplained
 from gputop.diagnosis.causes.h2d_transfer import copies_back
 from gputop.diagnosis.causes.main_thread_preprocessing import asks_programs
 from gputop.diagnosis.causes.undersized_work import work_apart
@@ -182,6 +182,7 @@ def _worded(one: Standing) -> Verdict:
     else:
         finding = unexplained.tell(job) if one.troubled else Finding("")
     finding = finding if one.near is None else _with_near(one, one.near, finding)
+    finding = traced.checked(finding, job, one.cause, one.symptom) if one.troubled else finding
     why = one.phase.headline or _why(one)
     headline = one.phase.headline or _headline(one, gpu, why)
     victims = _victims(job, one.facts, finding) if one.troubled else ()
@@ -237,7 +238,11 @@ def _confidence(one: Standing, path: tuple[PathStep, ...]) -> float:
     sure = 1.0
     if one.judge is not None and not one.bereft:
         sure = certainty(one.margin) * (1.0 if one.familiar else policy.UNLEARNT)
-    return round(confidence(path) * sure * min(1.0, one.facts.seconds / policy.FULL_S), 2)
+    measured = confidence(path) * sure
+    check = None if one.job.trace is None else one.job.trace.check_of(one.cause, one.symptom)
+    if check is not None:  # torch measured the same share from within
+        measured = 1.0 - policy.DOUBT_LEFT * (1.0 - measured) if check.agrees else policy.DOUBT_LEFT * measured
+    return round(measured * min(1.0, one.facts.seconds / policy.FULL_S), 2)
 
 
 def _loudness(one: Standing) -> str:

@@ -139,7 +139,7 @@ class _Recorded:
 
 def _record(path: str) -> str:
     """Record with the default settings, for the user's may be faulty; gives the error, empty if it worked."""
-    command = argv_of("gputop", "record", "-o", path, "--duration", str(SECONDS), "--no-auto-stacks")
+    command = argv_of("gputop", "record", "-o", path, "--duration", str(SECONDS), "--no-auto-stacks", "--no-auto-trace")
     # The folder belongs to root: without SUDO_UID the recorder stays root.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(config.PREFIX) or name == simulated.VARIABLE}
     environment = {name: value for name, value in kept.items() if name != "SUDO_UID"} | {"GPUTOP_CONFIG": os.devnull}

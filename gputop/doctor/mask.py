@@ -63,8 +63,8 @@ class Mask:
         return msgspec.structs.replace(header, host=self.word(header.host), boot_id="")
 
     def frame(self, frame: Frame) -> Frame:
-        """The frame without names. Stacks are left out: they quote programs."""
-        masked: Frame = self._struct(msgspec.structs.replace(frame, stacks=[]))
+        """The frame without names. Stacks and traces are left out: they quote programs."""
+        masked: Frame = self._struct(msgspec.structs.replace(frame, stacks=[], traces=[]))
         return masked
 
     def word(self, text: str) -> str:

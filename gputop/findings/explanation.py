@@ -47,6 +47,7 @@ from gputop.model.frame import Header, ProcInfo
 from gputop.model.identity import identity_of
 from gputop.model.ranges import Count, Gpus, Number, Pid, Ranks, Seconds, Share, Times, UnixSeconds
 from gputop.model.roles import Role
+from gputop.model.trace import TracedJob
 from gputop.system.text import clean
 
 SCHEMA = 1
@@ -165,6 +166,7 @@ class Explanation(Struct, frozen=True):
     judged_by: str | UnsetType = UNSET  # of a recording that is explained: ``recorder`` or ``explain``
     read_at: str | UnsetType = UNSET  # tier that was judged
     nccl: list[Dated] | UnsetType = UNSET  # in it; unset: nothing
+    traces: Annotated[list[TracedJob], _FEW] | UnsetType = UNSET  # of torch.profiler, taken in it; unset: none
 
 
 class Experiments(Struct, frozen=True):
@@ -328,7 +330,7 @@ def from_elsewhere(found: Explanation) -> Explanation:
             replace(one, name=name(one.name), identity={name(key): _harmless(value) for key, value in one.identity.items()})
             for one in found.trainers
         ],
-        judged_by=UNSET, read_at=UNSET, nccl=UNSET,
+        judged_by=UNSET, read_at=UNSET, nccl=UNSET, traces=UNSET,
     )  # fmt: skip
 
 

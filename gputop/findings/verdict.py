@@ -215,7 +215,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     severity: SeverityWord = "info"
     confidence: Share = 0.0
     """Measured part of the path (`gputop.findings.path.confidence`), less if another cause holds nearly as much (`certainty`), if the
-    corpus hardly has programs of this kind (`policy.UNLEARNT`), and in a window under 2 s; 0.3 if ``unexplained``."""
+    corpus hardly has programs of this kind (`policy.UNLEARNT`), and in a window under 2 s; more if torch's own trace agrees, and less if it
+    does not (`policy.DOUBT_LEFT`); 0.3 if ``unexplained``."""
     evidence: tuple[Evidence, ...] = ()
     fixes: tuple[Fix, ...] = ()
     culprits: tuple[Culprit, ...] = ()

@@ -7,6 +7,7 @@ copy and two boards may share samples. Rates, roles and states are derived elsew
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -36,6 +37,7 @@ from gputop.model.frame import (
     Serving,
     SourceState,
     ThreadCalls,
+    TracedJob,
     Wakeup,
     compute_pids,
     forget_parts,
@@ -166,6 +168,8 @@ class Board(Struct):
     servings: dict[tuple[int, str, str, str], Serving] = field(default_factory=dict)  # `SERVING_KEY` -> the server's newest page
     collectives: dict[tuple[int, str, str], Collective] = field(default_factory=dict)  # `COLLECTIVE_KEY` -> what its rank wrote last
 
+    traces: dict[int, tuple[int, TracedJob]] = field(default_factory=dict)  # pid -> (time, its newest trace); never changed in place
+
     def with_header(self, header: Header) -> Board:
         """The board after a header: this one if the header only corrects the clocks of the same stream, else an empty one."""
         if not header.repeats(self.header):
@@ -246,8 +250,15 @@ class Board(Struct):
         if frame.collectives:
             self.collectives = self.collectives | newest_of(frame.collectives)
         self.cost = frame.cost or self.cost
+        if frame.traces or (frame.gone and self.traces):
+            self.add_traces(frame.t_ns, frame.traces, frame.gone)
         if max(len(getattr(self, name)) for name in _BOUNDED) > _MOST:
             self._clear()
+
+    def add_traces(self, t_ns: int, traces: Iterable[TracedJob], gone: Sequence[int] = ()) -> None:
+        """Add traces of torch.profiler; only the newest `_MOST_TRACES` are kept."""
+        left = [(pid, one) for pid, one in self.traces.items() if pid not in gone]
+        self.traces = dict([*left, *((job.pid, (t_ns, job)) for job in traces if job.reading is not None)][-_MOST_TRACES:])
 
     def _clear(self) -> None:
         """Empty all tables: a key frame restates everything, so what it leaves out has ended."""
@@ -305,6 +316,7 @@ _TABLES = (
     "sampled", "thread_calls", "servings", "collectives",
 )  # fmt: skip
 _BOUNDED = ("procs", "infos", "threads", "preempts", "wakeups", "calls", "collectives")
+_MOST_TRACES = 64  # 5 KB each: the ranks of a host (a choice)
 _MOST = 1 << 18  # entries per table between two key frames: no machine has more; a stream with more is made up
 _RESTATED = ("infos", "procs", "threads", "preempts", "wakeups", "calls", "thread_calls")  # a key frame mostly repeats their entries
 _INHERITED = ("user", "comm", "cmdline", "exe", "cgroup", "cpus_allowed", "env", "libs", "threads", "other_ends", "read_by")

@@ -40,13 +40,15 @@ from gputop.model.probes import CudaCall, LaunchRate, MainSamples, Preempt, Prob
 from gputop.model.process import Met, Names, ProcInfo, ProcSample, Stack, ThreadInfo, ThreadSample, Transport
 from gputop.model.serving import Serving
 from gputop.model.stream import BOUNDED, FORMAT_MAJOR, FORMAT_MINOR, MOST_IN_FRAME, Header, Mark, SelfCost, SourceState
+from gputop.model.trace import MOST_TRACES, TracedJob
 
 __all__ = [
-    "FORMAT_MAJOR", "FORMAT_MINOR", "MOST_IN_FRAME", "PART", "SECOND_NS", "SILENT", "CgroupSample", "Collective", "CpuSample",
-    "CudaCall",    "DiskSample", "FileSystem", "Frame", "Gpu", "GpuProc", "GpuReading", "Hardware", "Header", "Host", "LaunchRate",
-    "MainSamples", "Mark", "Met", "MigInstance", "Names", "NetSample", "Nic", "NvLinkCounts", "Preempt", "Probes", "ProcInfo",
-    "ProcSample", "Psi", "RdmaPort", "ReadLimit", "SchedThread", "SelfCost", "Serving", "SourceState", "Stack", "ThreadCalls", "ThreadInfo",
-    "ThreadSample", "Transport", "Wakeup", "compute_pids", "forget_parts", "link_bytes_per_s", "sizes_of_contexts",
+    "FORMAT_MAJOR", "FORMAT_MINOR", "MOST_IN_FRAME", "MOST_TRACES", "PART", "SECOND_NS", "SILENT", "CgroupSample", "Collective",
+    "CpuSample", "CudaCall", "DiskSample", "FileSystem", "Frame", "Gpu", "GpuProc", "GpuReading", "Hardware", "Header", "Host",
+    "LaunchRate", "MainSamples", "Mark", "Met", "MigInstance", "Names", "NetSample", "Nic", "NvLinkCounts", "Preempt", "Probes",
+    "ProcInfo", "ProcSample", "Psi", "RdmaPort", "ReadLimit", "SchedThread", "SelfCost", "Serving", "SourceState", "Stack",
+    "ThreadCalls", "ThreadInfo", "ThreadSample", "TracedJob", "Transport", "Wakeup", "compute_pids", "forget_parts", "link_bytes_per_s",
+    "sizes_of_contexts",
 ]  # fmt: skip
 """The frame and all structs that it holds."""
 SECOND_NS = 1_000_000_000  # ns
@@ -78,6 +80,7 @@ class Frame(msgspec.Struct, omit_defaults=True, dict=True):
     """Every GPU reading of utilization and power, in a merged frame; ``gpus`` has the last of each field."""
     servings: Annotated[list[Serving], BOUNDED] = []  # pages of inference servers that came since the previous frame; all in a key frame
     collectives: Annotated[list[Collective], BOUNDED] = []  # those of which a rank wrote since the previous frame; all in a key frame
+    traces: Annotated[list[TracedJob], msgspec.Meta(max_length=MOST_TRACES)] = []  # of torch.profiler, taken since the previous frame
 
     @property
     def packed(self) -> bytes:

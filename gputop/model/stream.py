@@ -86,6 +86,7 @@ HIDDEN = {
 NAMESPACE, CAPABILITY, HIDEPID, OTHERS = HIDDEN
 NO_DATA = "no data for "  # prefix of the marker at the first frame after a gap; the gap's seconds and reason follow
 NCCL_SAYS = "NCCL: "  # prefix of the marker of a job that hangs: what NCCL said of its ranks
+TRACE_OF = "trace of "  # prefix of the marker of a trace of torch.profiler: its process and file follow
 EXPERIMENT_BEGINS, EXPERIMENT_ENDED = "experiment begins", "experiment"  # prefixes of the markers of `gputop prove`; the second tells how
 
 
@@ -109,6 +110,11 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def nccl(self) -> str:
         """NCCL's report on a job that hung: ``rank 17 of 32: launched 6649 of 6650 AllReduce``; empty for other markers."""
         return self.text.removeprefix(NCCL_SAYS) if self.text.startswith(NCCL_SAYS) else ""
+
+    @property
+    def is_trace(self) -> bool:
+        """True if it names a trace of torch.profiler, which may stand in its frame."""
+        return self.text.startswith(TRACE_OF)
 
     @property
     def experiment(self) -> str:

@@ -243,6 +243,7 @@ def _merge(frames: Sequence[Frame], gpus: list[Gpu], host: Host | None) -> Frame
         probes=_merge_probes([frame.probes for frame in frames if frame.probes is not None]),
         sources=list({source.name: source for frame in frames for source in frame.sources}.values()),
         stacks=[stack for frame in frames for stack in frame.stacks], marks=[mark for frame in frames for mark in frame.marks],
+        traces=[one for frame in frames for one in frame.traces],
         servings=list(newest(one for frame in frames for one in frame.servings).values()),
         collectives=list(newest_of(one for frame in frames for one in frame.collectives).values()),
         cost=next((frame.cost for frame in reversed(frames) if frame.cost is not None), None),

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from gputop.model.frame import MOST_IN_FRAME, CgroupSample, Frame, Gpu, GpuProc, GpuReading, Hardware, Header, Host, MigInstance, Probes
-from gputop.model.ranges import MOST_COUNT, MOST_CPUS, MOST_GPUS, MOST_NS
+from gputop.model.ranges import MOST_COUNT, MOST_CPUS, MOST_GPUS, MOST_NS, fitted
+from gputop.model.trace import MOST_TRACES
 
 LONGEST_INTERVAL_NS = 3600 * 1_000_000_000
 LEAST_READING, MOST_READING = -274.0, 1e15  # of gauges in °C, %, W, MHz, CPUs and bytes per second
@@ -53,6 +54,8 @@ def check_frames(frames: list[Frame]) -> list[Frame]:
             frame.readings = list(map(_measured, frame.readings))
         if frame.host is not None:
             frame.host = _host(frame.host)
+        if frame.traces:
+            frame.traces = list(map(fitted, frame.traces[:MOST_TRACES]))
         if frame.probes is not None:
             _check_rates(frame.probes)
     return frames

@@ -15,6 +15,7 @@ from gputop.recording.reader import Recording
 from gputop.stream.following import Following
 from gputop.stream.judged import judged, tier_for, tier_words
 from gputop.stream.kept import explanation
+from gputop.stream.kept_traces import traces_in
 from gputop.stream.moment import Span
 from gputop.system.text import clean
 
@@ -54,7 +55,10 @@ def explain(recording: Recording, start_ns: int, end_ns: int, *, fine: bool = Fa
     """Explain the frames with ``start_ns <= t_ns < end_ns``. ``fine``: judge every tick; ``again``: judge even what the recorder judged."""
     kept = None if fine or again else explanation(recording, start_ns, end_ns, with_rest=True)
     following = Following()
-    return judge(following, judged(following, recording, start_ns, end_ns, fine)) if kept is None else ExplainedStretch(kept)
+    found = judge(following, judged(following, recording, start_ns, end_ns, fine)) if kept is None else ExplainedStretch(kept)
+    if traces := [job for _, job in traces_in(recording, start_ns, end_ns)]:
+        found.explanation = replace(found.explanation, traces=traces)
+    return found
 
 
 def explain_now(argv: list[str], seconds: float, begun: Callable[[], None]) -> ExplainedStretch:

@@ -11,6 +11,7 @@ from gputop.model.frame import SECOND_NS, Frame
 from gputop.recording.format import SECONDS, TICKS, TIER_NAMES
 from gputop.recording.reader import Recording
 from gputop.stream.following import Following
+from gputop.stream.kept_traces import standing
 from gputop.stream.pace import LookPace
 
 LEAD_NS = 10 * SECOND_NS  # before a stretch of a recording, that are judged as well
@@ -39,6 +40,7 @@ def judged(following: Following, recording: Recording, start_ns: int, end_ns: in
     """
     tier = tier_for(start_ns, min(end_ns, recording.end_ns), fine)
     board = following.board = recording.board_at(max(recording.start_ns, start_ns - LEAD_NS), tier)
+    board.traces = standing(recording, board.t_ns)
     engine = following.engine
     if board.seq >= 0:
         deque(following.through(recording.frames(board.t_ns + 1, start_ns + 1, tier=tier)), maxlen=0)

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, TypeVar
 from gputop.findings.verdict import Ledger, ProcState, Verdict
 from gputop.model.board import Board
 from gputop.model.fields import STEPS
-from gputop.model.frame import SECOND_NS, Frame, Header, Mark, Stack
+from gputop.model.frame import SECOND_NS, Frame, Header, Mark, Stack, TracedJob
 from gputop.model.roles import Role, assign, children_of, program_name
 from gputop.recording.ring import Ring
 from gputop.stream.following import Followed, Following
 from gputop.stream.history import WINDOW_NS, History
+from gputop.stream.kept_traces import join
 from gputop.stream.observers import OBSERVERS, histogram
 from gputop.stream.offer import Offer, Offering
 
@@ -54,6 +55,7 @@ class Session(Followed):
         self.stacks: deque[tuple[int, list[Stack]]] = deque(maxlen=64)  # (time of the frame, stacks in it)
         self._own_stacks: list[Stack] = []
         self._own_marks: list[str] = []  # their texts
+        self._own_traces: list[TracedJob] = []
 
     @property
     def header(self) -> Header | None:
@@ -84,6 +86,11 @@ class Session(Followed):
         """Add a marker to the next frame."""
         with self.lock:
             self._own_marks.append(text)
+
+    def add_traces(self, traces: list[TracedJob]) -> None:
+        """Add traces of torch.profiler that this process took; they join the next frame."""
+        with self.lock:
+            self._own_traces += traces
 
     def stacks_of(self, pids: Sequence[int] | None) -> list[tuple[int, list[Stack]]]:
         """(time, stacks of ``pids``) of each set in which the first of ``pids`` occurs; None: all sets, whole."""
@@ -126,6 +133,9 @@ class Session(Followed):
         if self._own_marks:
             frame.marks, self._own_marks = [*frame.marks, *(Mark(frame.t_ns, text) for text in self._own_marks)], []
             frame.came_as(b"")
+        if self._own_traces:
+            join(frame, self.board, self._own_traces)
+            self._own_traces = []
         if frame.stacks:
             self.stacks.append((frame.t_ns, frame.stacks))
         self.ring.add(frame)

@@ -5,19 +5,24 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from gputop.diagnosis import Engine
 from gputop.findings.policy import FEED_EVERY_NS
 from gputop.findings.verdict import Incident, ProcState, Verdict
 from gputop.model.board import Board
-from gputop.model.frame import Frame, Header, Mark, Stack
+from gputop.model.frame import Frame, Header, Mark, Stack, TracedJob
 from gputop.model.roles import Role, hot
 from gputop.model.stream import NCCL_SAYS
 from gputop.stream.following import Followed, Following
+from gputop.stream.kept_traces import join
 from gputop.stream.reader import Reader
 from gputop.system import crash
 from gputop.system.errors import UserError, starting
 from gputop.system.text import clean
+
+if TYPE_CHECKING:
+    from gputop.stream.autotrace import AutoTracing
 
 MOST_PROCESSES = 17  # processes of an automatic set, about 15 ms of CPU each: the incident's trainer and its first workers
 UNWATCHED_NS = 2 * FEED_EVERY_NS  # ns between judgements of a recorder: an incident takes a second to begin
@@ -171,10 +176,12 @@ class Unwatched(Reader, Followed):
     """The diagnosis of a stream without a screen, for the readers behind it; it adds automatic stacks to the frames."""
 
     def __init__(
-        self, policy: AutoStacks | None, *, every_ns: int = UNWATCHED_NS, notify: Callable[[str], None] = lambda _: None, goes_on: str = ""
-    ) -> None:
+        self, policy: AutoStacks | None, *, every_ns: int = UNWATCHED_NS, notify: Callable[[str], None] = lambda _: None, goes_on: str = "",
+        traces: Callable[[Callable[[list[TracedJob]], None]], AutoTracing] | None = None,
+    ) -> None:  # fmt: skip
         """``policy`` None: no stacks are taken. ``every_ns``: time between two feeds of the engine. ``notify`` gets the line that the
-        diagnosis has ended by a bug; ``goes_on``: its end, what goes on."""
+        diagnosis has ended by a bug; ``goes_on``: its end, what goes on. ``traces`` makes what takes traces by itself, given where they go;
+        None: none are taken."""
         self.following = Following(every_ns=every_ns)
         self.problem = ""  # the error that ended the diagnosis; empty if there was none
         self.has_fed = False  # whether the engine was fed with the newest frame
@@ -183,7 +190,9 @@ class Unwatched(Reader, Followed):
         self._adding = threading.Lock()
         self._ready: list[Stack] = []
         self._said: list[str] = []  # texts of markers
+        self._traced: list[TracedJob] = []
         self._auto = AutoCapture(policy, self._keep, self._keep_text) if policy is not None else None
+        self._tracing = traces(self._keep_traces) if traces is not None else None
 
     def begin(self, header: Header) -> None:
         with self.lock:
@@ -201,6 +210,9 @@ class Unwatched(Reader, Followed):
                 frame.stacks, self._ready = [*frame.stacks, *self._ready], []
             if self._said:
                 frame.marks, self._said = [*frame.marks, *(Mark(frame.t_ns, text) for text in self._said)], []
+            if self._traced:
+                join(frame, self.board, self._traced)
+                self._traced = []
 
     def _judge(self, frame: Frame) -> bool:
         try:
@@ -208,6 +220,8 @@ class Unwatched(Reader, Followed):
                 return False
             if self._auto is not None:
                 self._auto.step(self.board, self.engine)
+            if self._tracing is not None:
+                self._tracing.step(self.board, self.engine)
         except Exception as error:  # noqa: BLE001 - a bug of the diagnosis costs what it would have found, not what is recorded or measured
             self.problem = crash.reason(error)
             self._notify(f"{clean(self.problem)}; {self._goes_on}")
@@ -217,6 +231,10 @@ class Unwatched(Reader, Followed):
     def _keep(self, stacks: list[Stack]) -> None:
         with self._adding:
             self._ready += stacks
+
+    def _keep_traces(self, traces: list[TracedJob]) -> None:
+        with self._adding:
+            self._traced += traces
 
     def _keep_text(self, text: str) -> None:
         with self._adding:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from msgspec.structs import replace
 
-from gputop.findings.verdict import Step
-from gputop.model.frame import Frame, ProcInfo
+from gputop.diagnosis import Engine
+from gputop.model.board import Board
+from gputop.model.frame import Frame, TracedJob
 from gputop.model.roles import Role, program_name
+from gputop.model.trace import BY_USER
 from gputop.stream.following import Following
 from gputop.stream.reader import Reader
 from gputop.system.errors import UserError, starting
 from gputop.system.output import ended_like_ctrl_c
-from gputop.traces.document import TracedJob, checks
+from gputop.traces.document import checks
 from gputop.traces.environment import PREFIX, waiting
 from gputop.traces.reading import read
 from gputop.traces.taking import Taken, Wanted, take
@@ -24,6 +27,53 @@ from gputop.traces.taking import Taken, Wanted, take
 BEFORE_S = 1.5  # s that are looked at before jobs are asked: the diagnosis needs so much for a step
 LEAST_S, MOST_S = 0.2, 20.0  # s of a trace that is to hold some steps: a second is about 1 MB
 MOST_JOBS = 64  # processes that are asked at once
+_UNDER_WAY = threading.Lock()  # held while this process takes traces
+Shares = Mapping[str, float]  # state of a trainer -> share of the time
+
+
+class Seen(dict[int, tuple[str, Shares | None]]):
+    """Pid -> (its name, its shares as gputop sees it now) of processes that are asked."""
+
+    @classmethod
+    def of(cls, pids: Sequence[int], board: Board, engine: Engine) -> Seen:
+        """What is seen of the processes now."""
+        infos, states = board.infos, engine.states
+        names = {pid: program_name(infos[pid]) if pid in infos else "process" for pid in pids}
+        return cls((pid, (name, states[pid].fractions if pid in states else None)) for pid, name in names.items())
+
+
+class UnderWay(Exception):
+    """This process takes traces already."""
+
+
+@contextmanager
+def alone(*, waits: bool = True) -> Iterator[None]:
+    """Take traces as the only one in this process. Raises `UnderWay` instead of a wait."""
+    if not _UNDER_WAY.acquire(blocking=waits):
+        raise UnderWay
+    try:
+        yield
+    finally:
+        _UNDER_WAY.release()
+
+
+def asked(
+    pids: Sequence[int], wanted: Wanted, name_of: Callable[[int], str], look: Callable[[], Seen], *, by: str = BY_USER,
+    notify: Callable[[str], None] = lambda _: None,
+) -> list[TracedJob]:  # fmt: skip
+    """Ask the processes, read what they give, and set it beside what ``look`` sees of them before and after. Raises UserError for a file
+    that cannot be written."""
+    before = look()
+    taken = take(pids, wanted, name_of, notify)
+    after = look()
+    return [replace(traced(one, before[one.pid][0], _mean(before[one.pid][1], after[one.pid][1])), by=by) for one in taken]
+
+
+def _mean(before: Shares | None, after: Shares | None) -> Shares | None:
+    """The mean of what was seen before and after; of one where the other is not known."""
+    if not before or not after:
+        return before or after
+    return {word: (before.get(word, 0.0) + after.get(word, 0.0)) / 2 for word in {**before, **after}}
 
 
 class Tracing(Reader):
@@ -36,7 +86,7 @@ class Tracing(Reader):
         self._pids = list(pids)
         self._wanted, self._steps = wanted, steps
         self._name_of, self._notify = name_of, notify
-        self._taken: list[Taken] = []
+        self._jobs: list[TracedJob] = []
         self._problem: UserError | None = None
         self._thread: threading.Thread | None = None
         self._began_ns = 0
@@ -57,8 +107,13 @@ class Tracing(Reader):
         return min(MOST_S, max(LEAST_S, self._steps / min(paces))) if self._steps and paces else self._wanted.seconds
 
     def _ask(self) -> None:
+        following = self._following
         try:
-            self._taken = take(self._pids, self._wanted, self._name_of, self._notify)
+            with alone():
+                self._jobs = asked(
+                    self._pids, self._wanted, self._name_of, lambda: Seen.of(self._pids, following.board, following.engine),
+                    notify=self._notify,
+                )  # fmt: skip
         except UserError as error:
             self._problem = error
         finally:
@@ -72,10 +127,7 @@ class Tracing(Reader):
         """What was taken, read and compared; in the order of the pids. Raises UserError."""
         if self._problem is not None:
             raise self._problem
-        return [self._job(one) for one in self._taken]
-
-    def _job(self, one: Taken) -> TracedJob:
-        return traced(one, self._following.board.infos.get(one.pid), self._following.engine.step_of(one.pid))
+        return self._jobs
 
 
 def chosen(roles: Mapping[int, Role]) -> list[int]:
@@ -91,16 +143,15 @@ def named(folder: str) -> Callable[[int], str]:
     return lambda pid: os.path.join(folder, f"{PREFIX}{pid}-{moment}.json")
 
 
-def traced(one: Taken, info: ProcInfo | None, step: Step | None) -> TracedJob:
-    """A trace that was taken, read, and set beside gputop's own ``step`` of the process."""
-    name = program_name(info) if info is not None else "process"
+def traced(one: Taken, name: str, shares: Shares | None) -> TracedJob:
+    """A trace that was taken, read, and set beside gputop's own shares of the process."""
     if one.file is None:
         return TracedJob(one.pid, name, one.took_s, None, [], one.error)
     try:
         reading = read(one.file, one.pid)
     except UserError as error:
         return TracedJob(one.pid, name, one.took_s, None, [], str(error))
-    return TracedJob(one.pid, name, one.took_s, reading, checks(reading, step))
+    return TracedJob(one.pid, name, one.took_s, reading, checks(reading, shares))
 
 
 def trace_now(

@@ -35,12 +35,15 @@ from gputop.stacks.group import group
 from gputop.stacks.lines import text_lines
 from gputop.stream import snapshot
 from gputop.stream.judged import LEAD_NS, SELDOM_FROM_NS, tier_words
+from gputop.stream.kept_traces import standing
 from gputop.stream.pace import OFTEN_NS
 from gputop.stream.session import STATE_WORDS, Session, code_of
 from gputop.stream.snapshot import ProcessNow
+from gputop.system.colour import painted
 from gputop.system.output import create, whole_or_gone
 from gputop.system.program import __version__
 from gputop.system.text import clean
+from gputop.traces.document import lines as trace_lines
 
 MOST_CELLS = 3000  # columns of time: a browser's window shows 300 to 2000; a choice
 MOST_STEPS = 600  # moments with tables; a choice
@@ -48,6 +51,7 @@ MOST_PROCESSES = 60  # rows, 10 KB each at most; a choice
 MOST_INCIDENTS = 100  # 2 KB each; a choice
 MOST_STACKS = 40  # sets of stacks; a choice
 MOST_STACK_CHARS = 20_000  # of a set of stacks; a choice
+TRACE_COLUMNS = 110  # of the lines of a trace, as wide as the page; a choice
 MOST_COMMAND = 300  # characters of a command line; a choice
 MOST_GPUS = 16  # a host has 8, or 16; a choice
 MOST_TITLE = 200  # characters; a browser's tab shows 30, a list of files 100
@@ -106,6 +110,8 @@ def follow(recording: Recording, header: Header, start_ns: int, end_ns: int, mas
     """Data of the page for a stretch: the frames go through the session of the screen."""
     session, end_ns = Session(), min(end_ns, recording.end_ns + 1)
     session.ingest(header)
+    if mask is None:
+        session.board.traces = standing(recording, start_ns)
     if end_ns - start_ns > SELDOM_FROM_NS:
         session.following.every_ns = OFTEN_NS
     scribe = _Scribe(session, start_ns, end_ns)
@@ -155,6 +161,7 @@ class _Scribe:
         self.verdicts: list[tuple[int, Verdict]] = []
         self.stacks: list[tuple[int, str]] = []
         self.marks: list[tuple[int, str]] = []
+        self.traces: list[tuple[int, str]] = []
 
     def cell(self, t_ns: int) -> int:
         return min(self.cells - 1, max(0, (t_ns - self.start_ns) // self.cell_ns))
@@ -178,6 +185,9 @@ class _Scribe:
         if frame.stacks and len(self.stacks) < MOST_STACKS and session.stacks:
             lines = text_lines(group(session.stacks[-1][1], session.engine.roles))
             self.stacks.append((cell, "\n".join(clean(line.text) for line in lines)[:MOST_STACK_CHARS]))
+        if frame.traces and len(self.traces) < MOST_STACKS:
+            text = "\n".join(painted(line, on=False) for line in trace_lines(frame.traces, TRACE_COLUMNS))
+            self.traces.append((cell, text[:MOST_STACK_CHARS]))
         self.marks += [(cell, clean(mark.text, 200)) for mark in frame.marks]
 
     def _begin(self, t_ns: int) -> None:
@@ -274,7 +284,7 @@ class _Scribe:
             "procs": [self._proc_json(proc) for proc in shown],
             "procs_left_out": len(rows) - len(shown),
             "verdicts": [[cell, _verdict_json(verdict)] for cell, verdict in self.verdicts],
-            "stacks": self.stacks, "marks": self.marks,
+            "stacks": self.stacks, "traces": self.traces, "marks": self.marks,
             **explained,
         }  # fmt: skip
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from gputop.diagnosis import Engine
 from gputop.findings.trouble import TableIncident, gpu_about
 from gputop.model.board import Board
-from gputop.model.frame import CudaCall, Frame, Gpu, ProcSample
+from gputop.model.frame import CudaCall, Frame, Gpu, ProcSample, TracedJob
 from gputop.model.rates import proc_rates
 from gputop.recording.format import TIER_NAMES
 from gputop.recording.reader import Recording
@@ -24,10 +24,12 @@ from gputop.system.output import create, whole_or_gone
 from gputop.system.text import clean
 from gputop.tables.beside import Event, ProfilerTrace, finite
 from gputop.tables.exports import Row, batches
+from gputop.tables.traced import trace_rows
 
 GPU_PID = 1_000_000_000  # GPU i is process GPU_PID + i; pids end far below
 HOST_PID = GPU_PID - 1
 STATE_TID = 2_000_000_000  # thread of a process that holds its states as slices
+TRACE_TID = STATE_TID + 1  # the one that holds the times of its traces
 _encode = json.JSONEncoder(allow_nan=False).encode
 _INCIDENT_ARGS = ("severity", "cause", "headline", "lost_s", "regain_gpu_s", "speedup_max", "trainer_pid", "gpu")
 _INCIDENT = ("t_ns", "dt_s", "symptom", *_INCIDENT_ARGS)  # columns of the table
@@ -103,8 +105,19 @@ class _PerfettoTrace:
                 yield self.counter(call.pid, f"{call.call} mean us", frame.t_ns, mean_us)
         for mark in frame.marks:
             yield {"ph": "i", "s": "g", "name": clean(mark.text), "cat": "mark", "pid": HOST_PID, "tid": 0, "ts": self.us(mark.t_ns)}
+        for job in frame.traces:
+            yield from self.draw_trace(frame.t_ns, job)
         if self.engine.follow(self.board, frame):
             yield from self.draw_states(frame.t_ns)
+
+    def draw_trace(self, t_ns: int, job: TracedJob) -> Iterator[Event]:
+        """A slice of the process over the time that a trace of torch.profiler covers, with its shares."""
+        if (reading := job.reading) is None:
+            return
+        start_ns = t_ns - reading.span_ns if reading.start_unix_ns is None else self.recording.t_ns_of(reading.start_unix_ns)
+        args = {name: row for name, row in next(trace_rows([(t_ns, job)]))[1].items() if row is not None}
+        yield {"ph": "M", "name": "thread_name", "pid": job.pid, "tid": TRACE_TID, "ts": 0, "args": {"name": "gputop: torch.profiler"}}
+        yield self.slice(job.pid, TRACE_TID, clean(os.path.basename(reading.file)), "trace", start_ns, start_ns + reading.span_ns, args)
 
     def draw_gpu(self, gpu: Gpu) -> Iterator[Event]:
         yield from self.name(GPU_PID + gpu.index, f"GPU {gpu.index}")

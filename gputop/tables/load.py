@@ -22,11 +22,13 @@ from gputop.recording.reader import Recording
 from gputop.stream.following import Following
 from gputop.stream.judged import judged
 from gputop.stream.kept import explanation
+from gputop.stream.kept_traces import traces_in
 from gputop.tables.events import TALLIED, Tally
 from gputop.tables.rows import FieldNames, Known, Rows, rows_at
 from gputop.tables.schema import GPU, NS, PROC, TABLES, TALLY
 from gputop.tables.spec import TableSpec
 from gputop.tables.threads import COUNTED
+from gputop.tables.traced import kernel_rows, trace_rows
 
 Wanted = Mapping[str, Sequence[str]]  # table -> its columns, in the order of the rows' values
 Batch = tuple[str, Iterable[tuple[Any, ...]]]  # rows of a table, maybe none
@@ -79,6 +81,8 @@ class TableLoader:
             yield "gap", self._lost_end()
         if "process" in self.wanted:
             yield "process", self._processes()
+        if "trace" in self.wanted or "kernel" in self.wanted:
+            yield from self._traces()
         if "incident" in self.wanted or "ledger" in self.wanted or "member" in self.wanted:
             found = self._explanation()
             made = {"incident": self._incidents, "ledger": self._ledgers}
@@ -258,6 +262,12 @@ class TableLoader:
             row = {"trainer_pid": one.pid, "label": one.name, "rank": one.rank, "gpu_s": own.gpu_total_s, **whose}
             for cause, lost_s in own.by_cause.items() or [(None, 0.0)]:
                 yield self._plain("ledger", start_ns, row | {"cause": cause, "lost_s": lost_s})
+
+    def _traces(self) -> Iterator[Batch]:
+        found = traces_in(self.recording, self.start_ns, self.end_ns)
+        for name, rows in (("trace", trace_rows), ("kernel", kernel_rows)):
+            if name in self.wanted:
+                yield name, [self._plain(name, t_ns, row) for t_ns, row in rows(found)]
 
     def _incidents(self, found: Explanation) -> Iterator[tuple[Any, ...]]:
         recording, end = self.recording, min(self.end_ns, self.recording.end_ns + 1)

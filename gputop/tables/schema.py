@@ -23,7 +23,8 @@ from gputop.tables.derived import (
     scaled_later,
 )
 from gputop.tables.rows import scaled
-from gputop.tables.spec import Column, TableSpec
+from gputop.tables.spec import CLOCK, Column, TableSpec, made
+from gputop.tables.traced import KERNEL, TRACE
 
 NS, MS = 1e-9, 1e-3  # s
 SYNC_WORD = "ynchronize"  # in the names of all of CUDA's synchronize calls
@@ -59,14 +60,6 @@ def _owner(name: str, type_: str, help_: str, field: str) -> Column:
 def _name(name: str, field: str, of: str) -> Column:
     return Column(name, "TEXT", f"name of the {of}", lambda rows: [rows.known.name(pid) for pid in rows.gauge(field)])
 
-
-CLOCK = (
-    Column("t_ns", "INTEGER", "time of the tick, CLOCK_MONOTONIC ns", lambda rows: rows.ticks),
-    Column("unix_s", "REAL", "time of the tick, s since 1970",
-           lambda rows: rows.per_tick("unix_s", lambda t_ns: rows.known.header.unix_ns_of(t_ns) / 1e9)),
-    Column("t_s", "REAL", "time of the tick, s since the recording began",
-           lambda rows: rows.per_tick("t_s", lambda t_ns: (t_ns - rows.known.start_ns) / 1e9)),
-)  # fmt: skip
 
 GPU = TableSpec("gpu", "each GPU in each tick; NULL was not read in this tick (NVML)", ("gpus",), (
     *CLOCK,
@@ -263,104 +256,99 @@ MARK = TableSpec("mark", "markers of the job (gputop mark), and of the recorder 
 ), own_time=True)  # fmt: skip
 
 
-def _made(name: str, type_: str, help_: str) -> Column:
-    """A column of a table that is not made from rows of frames."""
-    return Column(name, type_, help_, lambda rows: [None] * rows.count)
-
-
 PROCESS = TableSpec("process", "each process once; t_ns is when it was first seen", (), (
     *CLOCK,
-    _made("pid", "INTEGER", "process"),
-    _made("ppid", "INTEGER", "its parent"),
-    _made("start_ticks", "INTEGER", "when it began, clock ticks since boot; with the pid it names a process for ever"),
-    _made("name", "TEXT", "its name (comm)"),
-    _made("cmdline", "TEXT", "its command line"),
-    _made("user", "TEXT", "its user"),
-    _made("role", "TEXT", "trainer, worker, helper or bystander"),
-    _made("trainer_pid", "INTEGER", "the trainer it works for"),
-    _made("rank", "INTEGER", "a trainer's rank"),
-    _made("label", "TEXT", "its name on the screen and in explain"),
-    _made("cgroup", "TEXT", "its cgroup"),
-    _made("cpus_allowed", "TEXT", "CPUs it may run on"),
-    _made("training", "TEXT", "the training that it is a rank of, or works for: where its ranks meet, and their number; ~ if that is not "
+    made("pid", "INTEGER", "process"),
+    made("ppid", "INTEGER", "its parent"),
+    made("start_ticks", "INTEGER", "when it began, clock ticks since boot; with the pid it names a process for ever"),
+    made("name", "TEXT", "its name (comm)"),
+    made("cmdline", "TEXT", "its command line"),
+    made("user", "TEXT", "its user"),
+    made("role", "TEXT", "trainer, worker, helper or bystander"),
+    made("trainer_pid", "INTEGER", "the trainer it works for"),
+    made("rank", "INTEGER", "a trainer's rank"),
+    made("label", "TEXT", "its name on the screen and in explain"),
+    made("cgroup", "TEXT", "its cgroup"),
+    made("cpus_allowed", "TEXT", "CPUs it may run on"),
+    made("training", "TEXT", "the training that it is a rank of, or works for: where its ranks meet, and their number; ~ if that is not "
           "known: program and number"),
-    _made("container_runtime", "TEXT", "runtime of its container: Docker, containerd, CRI-O, Podman, LXC, Apptainer …"),
-    _made("container_id", "TEXT", "id of its container"),
-    _made("container", "TEXT", "name of its container (trainers)"),
-    _made("pod", "TEXT", "its pod (trainers)"),
-    _made("pod_by", "TEXT", "where the pod's name stands; HOSTNAME may differ from it"),
-    _made("namespace", "TEXT", "the pod's namespace (trainers)"),
-    _made("pod_uid", "TEXT", "the pod's uid"),
-    _made("pod_qos", "TEXT", "the pod's class: guaranteed, burstable or besteffort"),
-    _made("slurm_job_id", "TEXT", "its Slurm job"),
-    _made("slurm_step", "TEXT", "its Slurm step: a number, batch, extern or interactive"),
-    _made("slurm_task", "TEXT", "its Slurm task on this node"),
-    _made("slurm_array", "TEXT", "array job and task: 4700_12"),
-    _made("slurm_node", "TEXT", "the node as Slurm calls it"),
-    _made("parallel", "TEXT", "of a rank: sizes of its training's groups by command line and configuration: {\"dp\": 4, \"tp\": 2 …}"),
-    _made("collectives", "TEXT", "of a rank: the collective library that it maps, and its version: nccl 2.21.5"),
-    _made("rdma_devices", "TEXT", "of a rank: RDMA devices that it has open, JSON"),
-    _made("nccl_shm", "INTEGER", "of a rank: its mappings of /dev/shm/nccl-*"),
-    _made("nccl_variables", "TEXT", "of a rank: its NCCL_*, RCCL_* and GLOO_* variables, JSON"),
-    _made("unidentified", "TEXT", "of a trainer: why columns from training on are NULL, JSON, name to reason"),
+    made("container_runtime", "TEXT", "runtime of its container: Docker, containerd, CRI-O, Podman, LXC, Apptainer …"),
+    made("container_id", "TEXT", "id of its container"),
+    made("container", "TEXT", "name of its container (trainers)"),
+    made("pod", "TEXT", "its pod (trainers)"),
+    made("pod_by", "TEXT", "where the pod's name stands; HOSTNAME may differ from it"),
+    made("namespace", "TEXT", "the pod's namespace (trainers)"),
+    made("pod_uid", "TEXT", "the pod's uid"),
+    made("pod_qos", "TEXT", "the pod's class: guaranteed, burstable or besteffort"),
+    made("slurm_job_id", "TEXT", "its Slurm job"),
+    made("slurm_step", "TEXT", "its Slurm step: a number, batch, extern or interactive"),
+    made("slurm_task", "TEXT", "its Slurm task on this node"),
+    made("slurm_array", "TEXT", "array job and task: 4700_12"),
+    made("slurm_node", "TEXT", "the node as Slurm calls it"),
+    made("parallel", "TEXT", "of a rank: sizes of its training's groups by command line and configuration: {\"dp\": 4, \"tp\": 2 …}"),
+    made("collectives", "TEXT", "of a rank: the collective library that it maps, and its version: nccl 2.21.5"),
+    made("rdma_devices", "TEXT", "of a rank: RDMA devices that it has open, JSON"),
+    made("nccl_shm", "INTEGER", "of a rank: its mappings of /dev/shm/nccl-*"),
+    made("nccl_variables", "TEXT", "of a rank: its NCCL_*, RCCL_* and GLOO_* variables, JSON"),
+    made("unidentified", "TEXT", "of a trainer: why columns from training on are NULL, JSON, name to reason"),
 ))  # fmt: skip
 
 INCIDENT = TableSpec("incident", "the incidents of the diagnosis, one row per episode; t_ns is its beginning", (), (
     *CLOCK,
-    _made("id", "INTEGER", "number"),
-    _made("dt_s", "REAL", "how long it lasted, s"),
-    _made("lasts", "INTEGER", "1 if it had not ended when the recording did"),
-    _made("symptom", "TEXT", "what the GPU experienced"),
-    _made("cause", "TEXT", "why"),
-    _made("severity", "TEXT", "info, low, medium or high"),
-    _made("confidence", "REAL", "0 to 1, how sure the cause is: how much of the path was measured, and what else holds as much"),
-    _made("near", "TEXT", "another cause that held nearly as much of the loss: both stand"),
-    _made("trainer_pid", "INTEGER", "the trainer"),
-    _made("gpu", "INTEGER", "the GPU"),
-    _made("lost_s", "REAL", "GPU time lost to it, s; do not add them up: jobs that share a GPU have each lost all of it "
+    made("id", "INTEGER", "number"),
+    made("dt_s", "REAL", "how long it lasted, s"),
+    made("lasts", "INTEGER", "1 if it had not ended when the recording did"),
+    made("symptom", "TEXT", "what the GPU experienced"),
+    made("cause", "TEXT", "why"),
+    made("severity", "TEXT", "info, low, medium or high"),
+    made("confidence", "REAL", "0 to 1, how sure the cause is: how much of the path was measured, and what else holds as much"),
+    made("near", "TEXT", "another cause that held nearly as much of the loss: both stand"),
+    made("trainer_pid", "INTEGER", "the trainer"),
+    made("gpu", "INTEGER", "the GPU"),
+    made("lost_s", "REAL", "GPU time lost to it, s; do not add them up: jobs that share a GPU have each lost all of it "
           "(the ledger of `gputop explain` divides it)"),
-    _made("regain_gpu_s", "REAL", "GPU time that would come back without it, s; these add up. NULL: no GPU is measured, or unexplained"),
-    _made("speedup_max", "REAL", "upper bound of how much faster the work gets without it, while it lasts. NULL: as above, or hardly any "
+    made("regain_gpu_s", "REAL", "GPU time that would come back without it, s; these add up. NULL: no GPU is measured, or unexplained"),
+    made("speedup_max", "REAL", "upper bound of how much faster the work gets without it, while it lasts. NULL: as above, or hardly any "
           "work was done"),
-    _made("path", "TEXT", "the walk from the lost time to the cause: steps with pid, name, share, state, on (what it waited for), "
+    made("path", "TEXT", "the walk from the lost time to the cause: steps with pid, name, share, state, on (what it waited for), "
           "measured, JSON"),
-    _made("headline", "TEXT", "in a sentence"),
-    _made("detail", "TEXT", "and one more"),
-    _made("victims", "TEXT", "the processes that suffered, JSON"),
-    _made("culprits", "TEXT", "the processes that took it from the victims, with CPU seconds, JSON"),
-    _made("evidence", "TEXT", "the numbers behind it, JSON"),
-    _made("fixes", "TEXT", "what to do, JSON"),
+    made("headline", "TEXT", "in a sentence"),
+    made("detail", "TEXT", "and one more"),
+    made("victims", "TEXT", "the processes that suffered, JSON"),
+    made("culprits", "TEXT", "the processes that took it from the victims, with CPU seconds, JSON"),
+    made("evidence", "TEXT", "the numbers behind it, JSON"),
+    made("fixes", "TEXT", "what to do, JSON"),
 ))  # fmt: skip
 
 LEDGER = TableSpec("ledger", "GPU time lost by each trainer, one row per trainer and cause; t_ns is the beginning of what was read", (), (
     *CLOCK,
-    _made("trainer_pid", "INTEGER", "the trainer"),
-    _made("label", "TEXT", "what gputop calls it: train.py rank 3"),
-    _made("rank", "INTEGER", "its rank"),
-    _made("user", "TEXT", "its owner"),
-    _made("slurm_job_id", "TEXT", "its Slurm job"),
-    _made("namespace", "TEXT", "its Kubernetes namespace"),
-    _made("pod", "TEXT", "its pod"),
-    _made("cause", "TEXT", "why; NULL: it lost nothing"),
-    _made("lost_s", "REAL", "GPU time lost to that, s; these add up, also over trainers that share a GPU"),
-    _made("gpu_s", "REAL", "all GPU time of the trainer, s; the same in each of its rows"),
+    made("trainer_pid", "INTEGER", "the trainer"),
+    made("label", "TEXT", "what gputop calls it: train.py rank 3"),
+    made("rank", "INTEGER", "its rank"),
+    made("user", "TEXT", "its owner"),
+    made("slurm_job_id", "TEXT", "its Slurm job"),
+    made("namespace", "TEXT", "its Kubernetes namespace"),
+    made("pod", "TEXT", "its pod"),
+    made("cause", "TEXT", "why; NULL: it lost nothing"),
+    made("lost_s", "REAL", "GPU time lost to that, s; these add up, also over trainers that share a GPU"),
+    made("gpu_s", "REAL", "all GPU time of the trainer, s; the same in each of its rows"),
 ))  # fmt: skip
 
 MEMBER = TableSpec("member", "each process of a job's family once: those that compute, feed, serve, read or coordinate; t_ns is when "
                    "it was first found", (), (
     *CLOCK,
-    _made("pid", "INTEGER", "process"),
-    _made("start_ticks", "INTEGER", "when it began, clock ticks since boot; with the pid it names a process for ever"),
-    _made("trainer_pid", "INTEGER", "the trainer of the job"),
-    _made("part", "TEXT", "what it does in the job, by what it was last seen to do: computes, feeds, serves, reads or coordinates"),
-    _made("label", "TEXT", "its name on the screen, part and program: feeder raylet"),
+    made("pid", "INTEGER", "process"),
+    made("start_ticks", "INTEGER", "when it began, clock ticks since boot; with the pid it names a process for ever"),
+    made("trainer_pid", "INTEGER", "the trainer of the job"),
+    made("part", "TEXT", "what it does in the job, by what it was last seen to do: computes, feeds, serves, reads or coordinates"),
+    made("label", "TEXT", "its name on the screen, part and program: feeder raylet"),
 ))  # fmt: skip
 
 GAP = TableSpec("gap", "stretches without data; t_ns is the last tick before", (), (
     *CLOCK,
-    _made("dt_s", "REAL", "how long, s"),
-    _made("missed", "INTEGER", "beats that the collector skipped"),
-    _made("reason", "TEXT", "why"),
+    made("dt_s", "REAL", "how long, s"),
+    made("missed", "INTEGER", "beats that the collector skipped"),
+    made("reason", "TEXT", "why"),
 ))  # fmt: skip
 
 _PSI = (
@@ -546,12 +534,12 @@ MAIN = TableSpec("main_thread", "where the main thread of each trainer was on a 
 
 TALLY = TableSpec("tally", "events counted by tick, process and operation: `events` has a row for each of them", (), (
     *CLOCK,
-    _made("pid", "INTEGER", "process"),
-    _made("op", "TEXT", "sched_switch, or the CUDA call by its name in the runtime: cudaStreamSync, cudaDeviceSync (cuCtxSynchronize), "
+    made("pid", "INTEGER", "process"),
+    made("op", "TEXT", "sched_switch, or the CUDA call by its name in the runtime: cudaStreamSync, cudaDeviceSync (cuCtxSynchronize), "
           "cudaEventSync, cudaMemcpy, cudaMemcpyAsync (HtoD, DtoH, … alike), …"),
-    _made("times", "INTEGER", "events"),
-    _made("total_ns", "INTEGER", "their time together, ns: time off a CPU, or in the call"),
-    _made("max_ns", "INTEGER", "the longest such event, ns"),
+    made("times", "INTEGER", "events"),
+    made("total_ns", "INTEGER", "their time together, ns: time off a CPU, or in the call"),
+    made("max_ns", "INTEGER", "the longest such event, ns"),
 ))  # fmt: skip
 
 def _times(field: str, words: str) -> tuple[Column, ...]:
@@ -594,4 +582,5 @@ COLLECTIVE = TableSpec("collective", "collectives of a rank by NCCL's Inspector,
 TABLES = {spec.name: spec for spec in (
     GPU, PROC, SYNC, COPY, THREAD_CALL, PREEMPT, WAKEUP, PROCESS, INCIDENT, LEDGER, MEMBER, STACK, MARK, GAP, HOST, CPU, DISK, NET, RDMA,
     CGROUP, HARDWARE, NIC, FILE_SYSTEM, GPU_PROCESS, LAUNCH, MAIN, TALLY, SERVING, COLLECTIVE,
+    TRACE, KERNEL,
 )}  # fmt: skip

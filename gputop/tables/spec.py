@@ -29,3 +29,17 @@ class TableSpec(Struct, frozen=True):
     columns: tuple[Column, ...]
     keep: Callable[[Rows], Sequence[Any] | None] | None = None  # which rows belong to it, None for all
     own_time: bool = False  # whether a row's time is its own ``t_ns``, not that of its tick
+
+
+CLOCK = (
+    Column("t_ns", "INTEGER", "time of the tick, CLOCK_MONOTONIC ns", lambda rows: rows.ticks),
+    Column("unix_s", "REAL", "time of the tick, s since 1970",
+           lambda rows: rows.per_tick("unix_s", lambda t_ns: rows.known.header.unix_ns_of(t_ns) / 1e9)),
+    Column("t_s", "REAL", "time of the tick, s since the recording began",
+           lambda rows: rows.per_tick("t_s", lambda t_ns: (t_ns - rows.known.start_ns) / 1e9)),
+)  # fmt: skip
+
+
+def made(name: str, type_: str, help_: str) -> Column:
+    """A column of a table that is not made from rows of frames."""
+    return Column(name, type_, help_, lambda rows: [None] * rows.count)

@@ -2,52 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated
+from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from gputop.findings.message import head, labelled, wrapped
-from gputop.findings.verdict import Step
-from gputop.model.ranges import Percent, Pid, Seconds
+from gputop.model.trace import BY_GPUTOP, Copies, Named, TraceCheck, TracedJob, TraceReading
 from gputop.system.colour import Line
 from gputop.system.text import clean, counted, figure, file_size
-from gputop.traces.reading import Copies, Named, TraceReading
 
 SCHEMA = 1
 AGREE_POINTS = 10.0  # points of a share within which two measurements agree: a trace is 1 s of a few that gputop looks at (a choice)
 OPEN = "https://ui.perfetto.dev"
 _PARTS = (
-    ("loader", "loader_wait_pct", "input_wait_ms"), ("loading", "loading_pct", "compute_ms"), ("sync", "sync_pct", "gpu_wait_ms"),
-    ("copy", "copy_pct", "transfer_ms"),
+    ("loader", "loader_wait_pct", ("waiting-data",)), ("loading", "loading_pct", ("computing", "disk", "runnable")),
+    ("sync", "sync_pct", ("waiting-gpu",)), ("copy", "copy_pct", ("transfer",)),
 )  # fmt: skip
-"""Part, its share in a trace, and its milliseconds in a step as gputop sees it."""
+"""Part, its share in a trace, and the states of the trainer that are the same as gputop sees it. What the main thread computes is loading
+and all else, so its share is the most that loading can have."""
 _WORDS = {
     "loader": "the loop waited for its loader", "loading": "the loop loaded data itself", "sync": "it waited for the GPU",
     "copy": "it copied to or from the GPU",
 }  # fmt: skip
 _IDLE = (("loader_pct", "the host waited for data"), ("sync_pct", "the host had waited for it"), ("copy_pct", "the host copied"),
          ("launch_pct", "launches were under way"), ("host_pct", "the host did something else"))  # fmt: skip
-
-
-class TraceCheck(Struct, frozen=True):
-    """One share of the main thread's time, by torch's own trace and by gputop from outside. ``agrees``: None where gputop has none."""
-
-    part: str  # ``loader``, ``loading`` (without workers), ``sync``, ``copy``
-    trace_pct: Percent
-    gputop_pct: Percent | None
-    agrees: bool | None
-
-
-class TracedJob(Struct, frozen=True):
-    """One process that was asked. ``reading``: None without a trace, ``error`` has the reason."""
-
-    pid: Pid
-    name: str
-    took_s: Seconds
-    reading: TraceReading | None
-    checks: Annotated[list[TraceCheck], Meta(max_length=8)]
-    error: str | None = None
 
 
 class Traces(Struct, frozen=True):
@@ -57,18 +35,17 @@ class Traces(Struct, frozen=True):
     jobs: list[TracedJob]
 
 
-def checks(reading: TraceReading, step: Step | None) -> list[TraceCheck]:
-    """The trace's shares beside gputop's own of the same process; empty without a step of gputop's."""
-    whole_ms = 1000.0 / step.per_s if step is not None and step.per_s > 0.0 else 0.0
+def checks(reading: TraceReading, states: Mapping[str, float] | None) -> list[TraceCheck]:
+    """The trace's shares beside gputop's own of the same process: ``states``, state -> share of the time; None without any."""
     out = []
-    for part, field, own in _PARTS:
+    for part, field, words in _PARTS:
         by_trace = getattr(reading, field)
         if by_trace is None or (part == "loading" and not by_trace):
             continue  # what the main thread computes otherwise is no loading
-        by_gputop = round(min(100.0, 100.0 * float(getattr(step, own)) / whole_ms), 2) if whole_ms else None
-        agrees = None if by_gputop is None else abs(by_trace - by_gputop) <= AGREE_POINTS
+        by_gputop = round(min(100.0, 100.0 * sum(states.get(word, 0.0) for word in words)), 2) if states else None
+        apart = 0.0 if by_gputop is None else by_trace - by_gputop if part == "loading" else abs(by_trace - by_gputop)
         if by_trace >= 1.0 or (by_gputop or 0.0) >= 1.0:
-            out.append(TraceCheck(part, by_trace, by_gputop, agrees))
+            out.append(TraceCheck(part, by_trace, by_gputop, None if by_gputop is None else apart <= AGREE_POINTS))
     return out
 
 
@@ -88,12 +65,13 @@ def _job_lines(job: TracedJob, width: int) -> Iterator[Line]:
         yield from wrapped(job.error or "", width)
         return
     steps = f", {counted(reading.steps, 'step')}" if reading.steps else ""
-    yield head(f"trace of {called}", "info", f"{_time(reading.span_ns)}{steps}; {counted(reading.events, 'event')}")
+    by = "; taken by gputop itself" if job.by == BY_GPUTOP else ""
+    yield head(f"trace of {called}", "info", f"{_time(reading.span_ns)}{steps}; {counted(reading.events, 'event')}{by}")
     yield from labelled("torch", [(text, "warn" if agrees is False else "") for text, agrees in _shares(job)], width)
     if reading.gpu_busy_pct is not None:
-        yield from labelled("GPU", [(_gpu(reading), "")], width)
+        yield from labelled("GPU", [(_gpu(reading), ""), *([(saved_words(reading), "")] if reading.launched else [])], width)
     for label, rows in (("kernel", reading.kernels), ("op", [] if reading.kernels else reading.operators), ("comm", reading.exposed),
-                        ("sync", reading.sync_calls), ("line", reading.launches)):  # fmt: skip
+                        ("sync", reading.sync_calls), ("at", reading.sync_lines), ("line", reading.launches)):  # fmt: skip
         yield from labelled(label, [(_row(row), "") for row in rows], width)
     yield from labelled("copy", [(_copied(one), "") for one in reading.copies], width)
     if reading.left_out:
@@ -103,7 +81,7 @@ def _job_lines(job: TracedJob, width: int) -> Iterator[Line]:
 
 def _shares(job: TracedJob) -> Iterator[tuple[str, bool | None]]:
     for one in job.checks:
-        beside = "gputop has no step of it" if one.gputop_pct is None else f"gputop: {one.gputop_pct:.0f} %"
+        beside = "gputop has no share of it" if one.gputop_pct is None else f"gputop: {one.gputop_pct:.0f} %"
         verdict = {True: ": both agree", False: ": they disagree", None: ""}[one.agrees]
         yield f"{one.trace_pct:.0f} % {_WORDS[one.part]} ({beside}{verdict})", one.agrees
     if job.reading is not None and job.reading.optimizer_pct >= 1.0:
@@ -115,6 +93,16 @@ def _gpu(reading: TraceReading) -> str:
     shares = [] if idle is None else [(float(getattr(idle, field)), words) for field, words in _IDLE]
     told = ", ".join(f"{share:.0f} % {words}" for share, words in sorted(shares, reverse=True) if share >= 0.5)
     return f"busy {busy:.0f} % of the time" + (f"; idle: {told}" if told else "")
+
+
+def saved_words(reading: TraceReading) -> str:
+    """Kernels by count, and how many launches torch.compile or CUDA graphs would save."""
+    if (found := reading.launched) is None:
+        return ""
+    each, per = (reading.steps, " a step") if reading.steps else (1, "")
+    fused = f", of which torch.compile could fuse up to {figure(found.fusible / each, 3)} into others" if found.fusible else ""
+    graphs = f"{counted(found.graphs, 'launch')} of CUDA graphs" if found.graphs else "a CUDA graph launches all by one call"
+    return f"{figure(found.kernels / each, 3)} kernels{per}{fused}; {graphs}"
 
 
 def _row(one: Named) -> str:

@@ -11,10 +11,9 @@ import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Annotated, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
-from msgspec import Meta, Struct
-
+from gputop.model.trace import Copies, Idle, Launched, Named, TraceReading
 from gputop.system.errors import UserError
 from gputop.system.text import clean
 from gputop.traces.events import Event, Events
@@ -32,6 +31,9 @@ _STEP = re.compile(r"Optimizer\.step#|ProfilerStep#")
 _SYNC = re.compile(r"(?:cuda|cu)(?:Device|Stream|Event|Ctx)Synchronize")
 _COPY = re.compile(r"(?:cuda|cu)Memcpy")
 _LAUNCH = re.compile(r"(?:cuda|cu)(?:Launch|GraphLaunch)")
+_GRAPH = re.compile(r"(?:cuda|cu)GraphLaunch")
+_FUSIBLE = re.compile(r"elementwise|reduce_kernel|softmax|layer_?norm|batch_?norm|dropout|CatArray|FillFunctor", re.I)
+"""Kernels of torch that compute each element by itself, or reduce: torch.compile (Inductor) makes one kernel of a run of them."""
 _COLLECTIVE = re.compile(
     r"nccl\w*?_(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AllToAll|Gather|Scatter)|(?:gloo|nccl|mpi|ucc):_?(\w+)"
 )
@@ -40,68 +42,6 @@ _CALLS = {"aten::item": ".item()", "aten::_local_scalar_dense": ".item()", "aten
           "aten::_to_copy": ".to() or .cpu()", "aten::copy_": "copy_()", "aten::is_nonzero": "bool(tensor)", "aten::equal": "equal()",
           "aten::masked_select": "a mask as index", "aten::index": "a mask as index"}  # fmt: skip
 _FOREIGN = ("site-packages/", "dist-packages/", "torch/", "<built-in", "<string>", "nn.Module:", "threading.py")
-
-Percent = Annotated[float, Meta(ge=0, le=100)]
-
-
-class Named(Struct, frozen=True):
-    """A kernel, an operator, a collective, a call: how often, how long in all (ns), and its share of the trace's time (%)."""
-
-    name: str
-    count: int
-    total_ns: int
-    share_pct: Percent
-    mean_ns: int
-
-
-class Copies(Struct, frozen=True):
-    """Copies of one direction (``HtoD``…) and memory (``pageable``, ``pinned``, ``device``; empty where the trace does not have it)."""
-
-    direction: str
-    memory: str
-    count: int
-    bytes: int
-    total_ns: int
-    share_pct: Percent
-
-
-class Idle(Struct, frozen=True):
-    """Why the GPU was idle, % of the trace's time: ``loader`` the host waited for data, ``sync`` the host had waited for the GPU and had
-    nothing queued, ``copy`` it copied, ``launch`` from the call to the kernel's start, ``host`` it did something else."""
-
-    loader_pct: Percent = 0.0
-    sync_pct: Percent = 0.0
-    copy_pct: Percent = 0.0
-    launch_pct: Percent = 0.0
-    host_pct: Percent = 0.0
-
-
-class TraceReading(Struct, frozen=True):
-    """One trace, read. Times in ns, shares in % of ``span_ns``."""
-
-    file: str
-    pid: int
-    bytes: int
-    events: int
-    start_unix_ns: int | None  # None where its clock does not count from 1970
-    span_ns: int
-    steps: int
-    gpu_busy_pct: Percent | None
-    idle: Idle | None
-    kernels: list[Named]
-    operators: list[Named]  # of the main thread, without what they call
-    exposed: list[Named]  # communication during which nothing was computed
-    copies: list[Copies]
-    sync_calls: list[Named]  # by the operator that waited for the GPU
-    loader_wait_pct: Percent
-    loading_pct: Percent  # the main thread loaded data itself, without workers
-    optimizer_pct: Percent
-    sync_pct: Percent | None
-    copy_pct: Percent | None
-    launches: list[Named]  # by the Python function that launched; empty without stacks
-    missing: dict[str, str]  # field -> why it has no value
-    left_out: str  # what of the file could not be read, in words
-
 
 class _Spans:
     """Times (µs) and names of one kind of event."""
@@ -317,7 +257,7 @@ class _Reading:
         if not kept.calls and not busy_us:
             missing.update(dict.fromkeys(("sync_pct", "copy_pct"), "no call of CUDA in the trace"))
         if not kept.functions:
-            missing["launches"] = "no stacks in the trace: ask for them by --with-stack"
+            missing.update(dict.fromkeys(("launches", "sync_lines"), "no stacks in the trace: ask for them by --with-stack"))
         busy = _union(busy_us)
         notes = self._notes()
         calls = self._calls()
@@ -334,6 +274,7 @@ class _Reading:
             optimizer_pct=self._share(_length(notes["optimizer"])), launches=self._launching(),
             sync_pct=None if "sync_pct" in missing else self._share(_length(calls["sync"])),
             copy_pct=None if "copy_pct" in missing else self._share(_length(calls["copy"])),
+            launched=self._launched() if len(kept.kernels) else None, sync_lines=self._waiting_functions(calls["sync"]),
         )  # fmt: skip
 
     def _main_thread(self, threads: dict[int | str, float]) -> int | str:
@@ -477,6 +418,35 @@ class _Reading:
             found[name] = count + 1, total + end - start
         return self._ranked(found)
 
+    def _launched(self) -> Launched:
+        """Kernels by count; of each run of fusible ones, in the order of their starts, all but one could be saved."""
+        kernels, fusible, saved, run = self._kept.kernels, dict[int, bool](), 0, 0
+        for i in kernels.order():
+            name = kernels.names[i]
+            if (is_fusible := fusible.get(name)) is None:
+                is_fusible = fusible[name] = _FUSIBLE.search(self._texts[name]) is not None
+            run = run + 1 if is_fusible else 0
+            saved += run > 1
+        graphs = sum(1 for calls in self._kept.calls.values() for name in calls.names if self._is(_GRAPH, name))
+        return Launched(len(kernels), saved, graphs)
+
+    def _waiting_functions(self, syncs: list[Extent]) -> list[Named]:
+        """The Python functions that waited for the GPU, the innermost one of the user's own code."""
+        found: dict[str, tuple[int, float]] = {}
+        if (functions := self._kept.functions.get(self._main)) is not None:
+            self._count_by_function(found, functions, syncs)
+        return self._ranked(found)
+
+    def _count_by_function(self, found: dict[str, tuple[int, float]], functions: _Spans, spans: Iterable[Extent]) -> None:
+        """Count the spans, which come in the order of their starts, by the innermost function of the user's own that was open."""
+        open_ = _Open(functions)
+        for start, end in spans:
+            names = open_.at(start)
+            own = next((text for name in reversed(names) if not _is_foreign(text := self._texts[name])), "")
+            if own:
+                count, total = found.get(own, (0, 0.0))
+                found[own] = count + 1, total + end - start
+
     def _launching(self) -> list[Named]:
         """The Python functions that launched, the innermost one of the user's own code: ``train.py(12): forward``."""
         found: dict[str, tuple[int, float]] = {}
@@ -484,15 +454,8 @@ class _Reading:
             functions = self._kept.functions.get(thread)
             if functions is None:
                 continue
-            launches = [i for i in calls.order() if self._is(_LAUNCH, calls.names[i])]
-            open_ = _Open(functions)
-            for i in launches:
-                start = calls.starts[i]
-                names = open_.at(start)
-                own = next((text for name in reversed(names) if not _is_foreign(text := self._texts[name])), "")
-                if own:
-                    count, total = found.get(own, (0, 0.0))
-                    found[own] = count + 1, total + calls.ends[i] - start
+            launches = ((calls.starts[i], calls.ends[i]) for i in calls.order() if self._is(_LAUNCH, calls.names[i]))
+            self._count_by_function(found, functions, launches)
         return self._ranked(found)
 
 

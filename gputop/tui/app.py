@@ -16,6 +16,7 @@ from textual.dom import DOMNode
 from textual.filter import LineFilter, NoColor
 from textual.screen import Screen
 
+from gputop.stream.autotrace import AutoTracing, own_folder
 from gputop.stream.following import Following
 from gputop.stream.stalled import AutoCapture, AutoStacks
 from gputop.tui import bindings
@@ -41,6 +42,7 @@ class GputopApp(TerminalApp):
         super().__init__()
         self.context = context
         self._auto_stacks = AutoCapture(AutoStacks(), context.session.add_stacks, context.session.add_mark)
+        self._auto_trace = AutoTracing(context.session.add_traces, own_folder)
         self.tell_alerts: Callable[[Following], None] | None = None  # called in the feed's thread, under the session's lock
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._theme_before = ""  # the theme that Escape goes back to while one is searched for
@@ -111,6 +113,9 @@ class GputopApp(TerminalApp):
         if context.look.auto_stacks and not context.look.remote:
             with context.session.lock:
                 self._auto_stacks.step(context.session.board, context.session.engine)
+        if context.look.auto_trace and not context.look.remote:
+            with context.session.lock:
+                self._auto_trace.step(context.session.board, context.session.engine)
         self._draw_soon(lambda screen: screen.draw_news())
 
     def _over(self) -> str:

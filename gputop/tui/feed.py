@@ -248,6 +248,7 @@ class ScreenSettings(Struct):
     mouse: bool = True
     remote: bool = False  # the stream comes from another machine, or from the past
     auto_stacks: bool = True  # whether stacks are taken once when an incident begins
+    auto_trace: bool = False  # whether a trace is taken once an incident of the GPU's side lasts
     keys: dict[str, str] = field(default_factory=dict)  # action -> the user's own keys, as Textual's ``set_keymap`` takes them
     note: str = ""  # note that is shown first
     guide: ScreenGuide | None = None  # `gputop demo`: the line above the keys

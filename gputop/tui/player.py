@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from gputop.model.frame import Frame, Header, Mark
 from gputop.recording.reader import Recording
+from gputop.stream.kept_traces import standing
 from gputop.stream.playback import Playback
 from gputop.stream.session import Session
 
@@ -167,6 +168,7 @@ class Player:
         """Replace the session by one that stands at ``t_ns``; False if another jump was wanted first."""
         fresh = Session()
         fresh.ingest(self.header)
+        fresh.board.traces = standing(self.recording, t_ns - past_ns)
         for frame in self.recording.frames(self.recording.key_before(t_ns - past_ns), t_ns + 1):
             fresh.ingest(frame)
             if self._is_interrupted:

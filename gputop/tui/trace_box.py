@@ -14,7 +14,7 @@ SECONDS = 1.0
 
 
 class TraceScreen(Box):
-    """Findings of the traces, which are taken in a thread; their files lie in the working directory."""
+    """Findings of the traces, which are taken in a thread; their files lie in the working directory. Over a recording: of those in it."""
 
     BINDINGS = [
         Binding("r", "take(False)", "take another one"),
@@ -35,8 +35,22 @@ class TraceScreen(Box):
         self._is_busy = False
 
     def on_mount(self) -> None:
-        """Take a trace at once, where that is allowed."""
-        self.action_take(False)
+        """Take a trace at once, where that is allowed; else show the last ones."""
+        if not self._refused():
+            self.action_take(False)
+        elif kept := self._kept():
+            self._show(kept)
+        else:
+            self.action_take(False)
+
+    def _kept(self) -> Sequence[Line]:
+        """Lines of the newest trace of each process up to the moment shown, as the recording or the session has them."""
+        from gputop.traces.document import lines
+
+        at_ns = self.view.at_ns
+        with self.session.lock:
+            found = [(t_ns, job) for t_ns, job in self.session.board.traces.values() if at_ns is None or t_ns <= at_ns]
+        return list(lines([job for _, job in sorted(found, key=lambda one: one[0])], self.text_width))
 
     def action_take(self, with_stack: bool) -> None:
         """Ask the trainers, in a thread."""
@@ -55,10 +69,10 @@ class TraceScreen(Box):
         return "go to now first (n): a trace is of a running job" if self.view.at_ns is not None else ""
 
     def _taken(self, with_stack: bool, width: int) -> Sequence[Line]:
-        from gputop.stream.traced import chosen, named, traced
+        from gputop.stream.traced import Seen, alone, asked, chosen, named
         from gputop.traces.document import lines
         from gputop.traces.environment import HOW
-        from gputop.traces.taking import Wanted, take
+        from gputop.traces.taking import Wanted
 
         session = self.session
         with session.lock:
@@ -66,10 +80,15 @@ class TraceScreen(Box):
         pids = [self.view.selected] if self.view.selected is not None else chosen(roles)
         if not pids:
             return [[(f"no job here can be asked: {HOW}", "warn")]]
-        taken = take(pids, Wanted(SECONDS, with_stack), named(""))
-        with session.lock:
-            seen = [(one, session.board.infos.get(one.pid), session.engine.step_of(one.pid)) for one in taken]
-        return list(lines([traced(*one) for one in seen], width))  # a large trace takes seconds, in which the screen must not wait
+
+        def look() -> Seen:
+            with session.lock:
+                return Seen.of(pids, session.board, session.engine)
+
+        with alone():  # a large trace takes seconds to read, in which the screen must not wait
+            jobs = asked(pids, Wanted(SECONDS, with_stack), named(""), look)
+        session.add_traces(jobs)
+        return list(lines(jobs, width))
 
     def _show(self, shown: Sequence[Line]) -> None:
         self._shown = shown

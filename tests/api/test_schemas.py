@@ -28,12 +28,13 @@ from gputop.fleet.overview import Overview
 from gputop.fleet.summary import summarize
 from gputop.loader.sweep import Point, Sweep
 from gputop.model.ranges import MOST_S
+from gputop.model.trace import TracedJob
 from gputop.prove.running import untried
 from gputop.recording.reader import Recording
 from gputop.stacks.document import OffCpuWaits
 from gputop.stacks.on_demand import OffCpu, OffCpuStack
 from gputop.stream.snapshot import Snapshots
-from gputop.traces.document import TracedJob, Traces
+from gputop.traces.document import Traces
 from gputop.traces.document import checks as checks_of
 from gputop.traces.reading import read_file
 from tests.alerts.made import alert

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gputop.findings.verdict import Step
+from gputop.model.trace import TracedJob
 from gputop.system.errors import UserError
 from gputop.traces import reading
-from gputop.traces.document import TracedJob, checks, lines
+from gputop.traces.document import checks, lines
 from gputop.traces.reading import read
 from tests.traces.made import BASE_NS, event, kineto, launched, training, write
 
@@ -87,7 +87,7 @@ def test_without_kernels_the_gpus_values_have_a_reason(tmp_path: Path) -> None:
     assert found.gpu_busy_pct is found.idle is None
     assert "CUPTI" in found.missing["gpu_busy_pct"]
     assert found.sync_pct is None
-    assert [one.part for one in checks(found, Step(100.0, "CUDA calls", 1.0, 1.0, 5.0, 3.0, 0.0))] == ["loader"]
+    assert [one.part for one in checks(found, {"waiting-data": 0.1, "transfer": 0.1, "waiting-gpu": 0.3})] == ["loader"]
 
 
 def test_a_loop_that_loads_itself_does_not_wait(tmp_path: Path) -> None:
@@ -95,8 +95,10 @@ def test_a_loop_that_loads_itself_does_not_wait(tmp_path: Path) -> None:
     events = [event("user_annotation", name, 0, 600), event("cpu_op", "mm", 600, 400)]
     found = read(write(tmp_path / "t.json", kineto(events)))
     assert (found.loader_wait_pct, found.loading_pct) == (0.0, 60.0)
-    [loading] = checks(found, Step(100.0, "CUDA calls", 0.0, 0.0, 6.5, 3.5, 0.0))
+    [loading] = checks(found, {"computing": 0.65, "blocked": 0.35})
     assert (loading.part, loading.gputop_pct, loading.agrees) == ("loading", 65.0, True)
+    # What it computes besides is no disagreement; what it does not compute cannot be loading.
+    assert [[one.agrees for one in checks(found, {"computing": share})] for share in (0.95, 0.45)] == [[True], [False]]
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"traceEvents": []}', "[1, 2]", "\x00\xff", '{"traceEvents": [{"ph": "X"', "[" * 5000])
@@ -169,8 +171,7 @@ def test_threads_and_copies_without_end_take_bounded_memory(tmp_path: Path) -> N
 
 def test_agreement_is_by_points_of_the_steps_time(path: str) -> None:
     found = read(path)
-    # 100 steps/s: 5.5 ms wait for input, 3.5 ms for the GPU, 1 ms copies
-    told = {one.part: one.agrees for one in checks(found, Step(100.0, "CUDA calls", 5.5, 1.0, 0.0, 3.5, 0.0))}
+    told = {one.part: one.agrees for one in checks(found, {"waiting-data": 0.55, "waiting-gpu": 0.35, "transfer": 0.1})}
     assert told == {"loader": True, "sync": False, "copy": True}
     assert {one.agrees for one in checks(found, None)} == {None}
     text = "\n".join("".join(part for part, _ in line) for line in lines([TracedJob(7, "train.py", 1.0, found, checks(found, None))], 100))

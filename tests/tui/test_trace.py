@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from gputop.model.trace import TraceReading
 from gputop.stream import traced
 from gputop.traces import environment
-from gputop.traces.document import TracedJob
 from gputop.tui.app import GputopApp
 from gputop.tui.draw.view import View
 from gputop.tui.trace_box import TraceScreen
@@ -46,12 +46,12 @@ async def test_t_takes_a_trace_of_the_selected_process(folder: str, tmp_path: Pa
     trace = write(tmp_path / "whole.json", kineto(training()))
     monkeypatch.chdir(tmp_path)
 
-    def read_beside_the_screen(*what: Any) -> TracedJob:
+    def read_beside_the_screen(*what: Any) -> TraceReading:
         with program.context.session.lock:  # a large trace takes seconds, and the screen draws meanwhile
             return real(*what)
 
-    real = traced.traced
-    monkeypatch.setattr(traced, "traced", read_beside_the_screen)
+    real = traced.read
+    monkeypatch.setattr(traced, "read", read_beside_the_screen)
     with job(folder, trace) as one:
         program = app(view=View(selected=one.pid))
         async with program.run_test(size=(120, 35)) as pilot:

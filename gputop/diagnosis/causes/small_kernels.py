@@ -10,7 +10,7 @@ collectives, which wait for other ranks: then `policy.LAUNCH_COST_S` for each la
 
 from __future__ import annotations
 
-from gputop.diagnosis.causes import Finding, Judge, advice, percent
+from gputop.diagnosis.causes import Finding, Judge, advice, percent, traced
 from gputop.diagnosis.causes.undersized_work import how_used, share_used
 from gputop.diagnosis.facts import intensity
 from gputop.diagnosis.facts.life import may_spin
@@ -34,6 +34,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
         Evidence("launches_per_s", rate and round(rate, 1), "/s", counted),
         percent("main_cpu_pct", job.trainer.run, "on-CPU share of the trainer's main thread"),
         percent("backward_cpu_pct", job.trainer.autograd_run or None, "on-CPU share of its backward thread"),
+        *traced.kernels(job),
     )
     fixes = advice.fixes(advice.computing(job, facts).launches)
     detail = filled("the trainer launches kernels {:.0f}% of the time{}{}", 100 * launching(job), used, spins)

@@ -10,7 +10,7 @@ of batches, its own threads or writes.
 
 from __future__ import annotations
 
-from gputop.diagnosis.causes import Finding, Judge, advice, percent
+from gputop.diagnosis.causes import Finding, Judge, advice, percent, traced
 from gputop.diagnosis.graph.gpuside import calls_per_s, spins_per_s, waits_per_s
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings.sentence import filled
@@ -25,16 +25,18 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
         often = filled("{:,.0f} synchronizing calls per second", rate)
     elif sampled is not None:
         often = filled("{:,.0f} waits per second and more, in which its main thread spins", sampled.seen_per_s)
+    named, by_trace = traced.waits(job)
     inside, counted = calls or sampled, "" if calls is None else calls.counted_in
     evidence = (
         Evidence("syncs_per_s", None if calls is None else round(rate, 1), "/s", filled("synchronizing calls{}", counted)),
         percent("sync_pct", None if inside is None else inside.sync, "of the trainer's time inside them"),
         Evidence("launches_per_s", None if calls is None else job.cuda.launches_per_s, "/s", "kernels launched, counted now and then"),
         Evidence("sleeps_per_s", round(job.trainer.sleeps_per_s or 0.0, 1), "/s", "voluntary switches of the main thread"),
+        *by_trace,
     )
     find = Fix("See which call waits, by line", filled("gputop stacks {:pid} --duration 10", job.trainer.pid), look=True)
     fixes = (*advice.fixes(advice.computing(job, facts).waits), find)
-    return Finding(filled("{}: GPU and host take turns instead of overlapping", often), evidence, fixes, (), (job.trainer.pid,))
+    return Finding(filled("{}: GPU and host take turns instead of overlapping{}", often, named), evidence, fixes, (), (job.trainer.pid,))
 
 
 JUDGE = Judge("sync-storm", "wait-heavy", _tell, rows=(("turn", "main"),))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputop.diagnosis.causes import Finding, percent
+from gputop.diagnosis.causes import Finding, percent, traced
 from gputop.diagnosis.facts.proc import ProcFacts, blocked_on
 from gputop.diagnosis.graph.job import WalkedJob
 from gputop.findings import policy
@@ -20,13 +20,14 @@ def tell(job: WalkedJob) -> Finding:
     detail = filled("main thread: {} of the time", _spelled(main))
     if workers:
         detail += filled("; {}: {}", counted(len(job.workers), "worker"), _spelled(workers))
+    more, by_trace = traced.unexplained(job)
     evidence = tuple(
         percent(f"{metric}_{word.replace('-', '_')}_pct", share, filled("of the time of {}: {}", who, word))
         for metric, who, parts in (("main", "its main thread", main), ("workers", "its workers", workers))
         for word, share in parts
     )
     pids = [proc.pid for proc in (job.trainer, *job.workers[:SHOWN])]
-    return Finding(detail, evidence, (Fix("See where they stand", filled("gputop stacks {:pids}", pids), look=True),))
+    return Finding(detail + more, (*evidence, *by_trace), (Fix("See where they stand", filled("gputop stacks {:pids}", pids), look=True),))
 
 
 def _spelled(parts: list[tuple[str, float]]) -> str:

@@ -14,6 +14,7 @@ from gputop.diagnosis.facts.losses import Loss
 from gputop.diagnosis.facts.pauses import Repeated, Span
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.serving import ServerFacts
+from gputop.diagnosis.facts.traced import TraceFacts
 from gputop.diagnosis.facts.wakes import ThreadTime, Wake
 from gputop.findings import policy
 from gputop.findings.ranks import SlowPart
@@ -456,6 +457,7 @@ class JobFacts(Struct, frozen=True, dict=True):
     cpus: CpuFacts = CpuFacts()
     life: LifeFacts = LifeFacts()
     ranks: RankFacts = RankFacts()
+    trace: TraceFacts | None = None  # the newest trace of torch.profiler, while it stands
     find_step: Callable[[JobFacts, float], Step | None] = lambda _job, _data: None
     """Computes the training step, given the share of the window in which the trainer waited for data; only on request: it costs as much as
     everything else."""

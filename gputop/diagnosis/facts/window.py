@@ -42,6 +42,7 @@ from gputop.diagnosis.facts.serving import ServerFacts, Servers
 from gputop.diagnosis.facts.starts import held_bytes
 from gputop.diagnosis.facts.stepclock import split, step_of
 from gputop.diagnosis.facts.takers import TakerTrack, born_ns, name_of
+from gputop.diagnosis.facts.traced import trace_of
 from gputop.diagnosis.facts.tracks import ProcTrack, some_worked
 from gputop.diagnosis.facts.wakes import WakeTrack, Woken
 from gputop.findings import policy
@@ -201,11 +202,12 @@ class Window:
 
     def parties(self, board: Board) -> dict[tuple[str, int], object]:
         """What changes at once rather than by degrees: role, description, and whether it is stopped or has ended, of each process of a job;
-        whether each GPU answers."""
+        whether each GPU answers; which traces there are."""
         halted = waits.STOPPED_STATES + waits.ENDED_STATES
         states = {pid: board.procs[pid].state for pid in self._procs}
         procs = {("proc", pid): (self.roles[pid], board.infos.get(pid), state in halted and state) for pid, state in states.items()}
-        return procs | {("gpu", index): (gpu.lost, gpu.silent_s is None) for index, gpu in board.gpus.items()}
+        traces = {("trace", pid): t_ns for pid, (t_ns, _) in board.traces.items()}
+        return procs | traces | {("gpu", index): (gpu.lost, gpu.silent_s is None) for index, gpu in board.gpus.items()}
 
     def gpu_util(self, index: int) -> float | None:
         """The latest utilization of a GPU, as a share; None if its last reading is old."""
@@ -343,7 +345,7 @@ class Window:
         job = replace(
             job, loader=past.respawned(job, self._points.calls_made(pid), oldest_ns, self.t_ns),
             pauses=past.pauses(job, self._points.quiet(pid), oldest_ns, self.t_ns),
-            cuda=self._cuda(board, job), limits=self._points.limits(job, board, host.psi_memory or 0.0),
+            cuda=self._cuda(board, job), trace=trace_of(board, pid), limits=self._points.limits(job, board, host.psi_memory or 0.0),
         )  # fmt: skip
         if before_s is None:
             self._points.restart(pid)
