@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         reports = dated_lines("NCCL's reports on ranks that hung", found.explanation.nccl or (), width)
         show([*explain_lines(found.explanation, found.ongoing, width, found.points, onward), *experiments, *reports])
         if found.explanation.traces:
-            from gputop.traces.document import lines
+            from gputop.findings.traces import lines
 
             show([[], *lines(found.explanation.traces, width)])
         if args.plot:

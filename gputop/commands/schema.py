@@ -79,13 +79,13 @@ def shape(name: str) -> Any:
     from gputop.alerts.alert import Alert
     from gputop.doctor.checks import Doctor
     from gputop.findings.explanation import Diff, Explanation
+    from gputop.findings.traces import Traces
     from gputop.fleet.document import Fleet
     from gputop.fleet.summary import Summary
     from gputop.loader.sweep import Sweep
     from gputop.prove.running import Proof
     from gputop.stacks.document import OffCpuWaits, SampledLines, Stacks
     from gputop.stream.snapshot import Snapshot
-    from gputop.traces.document import Traces
 
     kinds: dict[str, Any] = {
         "explain": Explanation, "diff": Diff, "prove": Proof, "stacks": Stacks, "stacks-lines": SampledLines,

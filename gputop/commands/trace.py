@@ -46,13 +46,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what the traces hold. Returns 1 if one of them could not be taken."""
+    from gputop.findings.traces import SCHEMA, Traces, lines
     from gputop.model.trace import TracedJob
-    from gputop.traces.document import SCHEMA, Traces, lines
 
     if args.read is not None:
         if args.pids:
             raise UserError("--read is for a file: leave the processes out", code=2)
-        from gputop.traces.document import checks
+        from gputop.findings.traces import checks
         from gputop.traces.reading import read
 
         reading = read(args.read)

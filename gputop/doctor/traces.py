@@ -1,4 +1,4 @@
-"""Who can be asked for a trace of torch.profiler, and the reason where one cannot."""
+"""Check of the torch processes: which can be asked for a trace of torch.profiler, and why others cannot."""
 
 from __future__ import annotations
 

@@ -73,12 +73,13 @@ class AutoTracing:
         ranks = () if standing is None else standing.job.ranks.kin
         pids = [incident.trainer_pid, *sorted(pid for pid in ranks if pid != incident.trainer_pid and pid in engine.standing)][:MOST_RANKS]
         taking = threading.Thread(target=self._take, args=(board, engine, pids, incident.cause), daemon=True, name="autotrace")
+        self._policy.taken(pids, board.t_ns)
         try:
             with starting():
                 taking.start()
         except UserError:
+            self._policy.put_off(pids)
             return False  # the next call tries again
-        self._policy.taken(pids, board.t_ns)
         self._taking = taking
         return True
 

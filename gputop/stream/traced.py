@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 
 from gputop.diagnosis import Engine
+from gputop.findings.traces import checks
 from gputop.model.board import Board
 from gputop.model.frame import Frame, TracedJob
 from gputop.model.roles import Role, program_name
@@ -19,7 +20,6 @@ from gputop.stream.following import Following
 from gputop.stream.reader import Reader
 from gputop.system.errors import UserError, starting
 from gputop.system.output import ended_like_ctrl_c
-from gputop.traces.document import checks
 from gputop.traces.environment import PREFIX, waiting
 from gputop.traces.reading import read
 from gputop.traces.taking import Taken, Wanted, take

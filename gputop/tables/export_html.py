@@ -26,6 +26,7 @@ from msgspec import Struct, field, to_builtins
 from gputop.findings.explanation import Explanation
 from gputop.findings.lanes import LANES_OF_CAUSE
 from gputop.findings.path import amount, factor, sentence, tree, without
+from gputop.findings.traces import lines as trace_lines
 from gputop.findings.verdict import PathStep, Verdict, best_fix
 from gputop.model.fields import FIELDS, OF_SERVERS, STEPS
 from gputop.model.frame import SECOND_NS, Frame, Header
@@ -43,7 +44,6 @@ from gputop.system.colour import painted
 from gputop.system.output import create, whole_or_gone
 from gputop.system.program import __version__
 from gputop.system.text import clean
-from gputop.traces.document import lines as trace_lines
 
 MOST_CELLS = 3000  # columns of time: a browser's window shows 300 to 2000; a choice
 MOST_STEPS = 600  # moments with tables; a choice

@@ -45,7 +45,7 @@ class TraceScreen(Box):
 
     def _kept(self) -> Sequence[Line]:
         """Lines of the newest trace of each process up to the moment shown, as the recording or the session has them."""
-        from gputop.traces.document import lines
+        from gputop.findings.traces import lines
 
         at_ns = self.view.at_ns
         with self.session.lock:
@@ -69,8 +69,8 @@ class TraceScreen(Box):
         return "go to now first (n): a trace is of a running job" if self.view.at_ns is not None else ""
 
     def _taken(self, with_stack: bool, width: int) -> Sequence[Line]:
+        from gputop.findings.traces import lines
         from gputop.stream.traced import Seen, alone, asked, chosen, named
-        from gputop.traces.document import lines
         from gputop.traces.environment import HOW
         from gputop.traces.taking import Wanted
 

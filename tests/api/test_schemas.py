@@ -23,6 +23,8 @@ from gputop.cli import main
 from gputop.commands.replay import sample
 from gputop.commands.schema import SCHEMAS, schema, shape
 from gputop.doctor.checks import Bundle, Doctor, DoctorCheck, Part
+from gputop.findings.traces import Traces
+from gputop.findings.traces import checks as checks_of
 from gputop.fleet import document
 from gputop.fleet.overview import Overview
 from gputop.fleet.summary import summarize
@@ -34,8 +36,6 @@ from gputop.recording.reader import Recording
 from gputop.stacks.document import OffCpuWaits
 from gputop.stacks.on_demand import OffCpu, OffCpuStack
 from gputop.stream.snapshot import Snapshots
-from gputop.traces.document import Traces
-from gputop.traces.document import checks as checks_of
 from gputop.traces.reading import read_file
 from tests.alerts.made import alert
 from tests.fleet.nodes import fleet

@@ -23,6 +23,7 @@ OWN = "about gputop itself: the screen's header and gputop doctor show it"
 PRIVATE = "it may name people or secrets; the screen shows it where it helps"
 JUDGED_WAYS = "it chooses a fix; process has the library, devices and variables"
 WHOSE = "process has what follows from it: container, pod, Slurm job, training"
+TRACED = "tables trace and kernel are made of it"
 UNUSED = "no source fills it; it keeps its place in the stream"
 _EXEMPT = {
     STRUCTURE: "Frame: seq t_ns late_ns missed key gone infos ticks Gpu: t_ns missing Host: t_ns Probes: t_ns gone forgotten Stack: t_ns "
@@ -46,6 +47,11 @@ _EXEMPT = {
     PRIVATE: "ProcInfo: env exe Stack: source gil state thread missing",
     WHOSE: "ProcInfo: other_cgroups names Names: container pod namespace pod_by runtime container_id pod_uid net_ns missing",
     JUDGED_WAYS: "Transport: configured lacks_devices shm_bytes missing",
+    TRACED: "Frame: traces TracedJob: pid name took_s reading checks error by TraceCheck: part trace_pct gputop_pct agrees "
+            "TraceReading: file pid bytes events start_unix_ns span_ns steps gpu_busy_pct idle kernels operators exposed copies sync_calls "
+            "loader_wait_pct loading_pct optimizer_pct sync_pct copy_pct launches missing left_out launched sync_lines "
+            "Named: name count total_ns share_pct mean_ns Copies: direction memory count bytes total_ns share_pct "
+            "Idle: loader_pct sync_pct copy_pct launch_pct host_pct Launched: kernels fusible graphs",
     UNUSED: "ProcSample: kernel_stack swapin_delay_ns",
 }  # fmt: skip
 """Reason -> fields by struct."""

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from gputop.findings.traces import checks, lines
 from gputop.model.trace import TracedJob
 from gputop.system.errors import UserError
 from gputop.traces import reading
-from gputop.traces.document import checks, lines
 from gputop.traces.reading import read
 from tests.traces.made import BASE_NS, event, kineto, launched, training, write
 

@@ -11,9 +11,11 @@ import pytest
 from gputop.commands import doctor
 from gputop.doctor import bundle, checks
 from gputop.doctor.checks import Doctor, DoctorCheck, works
+from gputop.doctor.traces import trace_check
 from gputop.sources.ebpf.source import LEAST_THREADS, room_for_threads
 from gputop.sources.procfs import source
 from gputop.system.colour import painted
+from gputop.traces.environment import CLIENT
 from tests.sources.fake_nics import HNS, MLX5, FakeNics
 
 CHECKS = [
@@ -190,3 +192,33 @@ def test_maps_have_room_for_twice_the_threads(monkeypatch: pytest.MonkeyPatch, t
 def test_the_processor_of_x86_and_of_arm(tmp_path: Path, cpuinfo: str, said: str) -> None:
     put(tmp_path, "proc/cpuinfo", cpuinfo)
     assert next(line for line in bundle.facts(str(tmp_path)).splitlines() if line.startswith("processor")).endswith(f"  {said}")
+
+
+def torch_process(root: Path, pid: int, parent: int = 1, libs: str = "libtorch_cpu.so", **environ: str) -> None:
+    """A process with torch, in a folder like /proc."""
+    put(root, f"proc/{pid}/maps", f"7f00-7f01 r-xp 00000000 00:00 1 /venv/lib/{libs}\n")
+    put(root, f"proc/{pid}/stat", f"{pid} (python) S {parent} {' '.join(['0'] * 48)}")
+    put(root, f"proc/{pid}/environ", "\0".join(f"{name}={value}" for name, value in environ.items()))
+    (root / f"proc/{pid}/fd").mkdir()
+
+
+def test_it_names_who_can_be_asked_for_a_trace_and_why_not(tmp_path: Path) -> None:
+    put(tmp_path, "proc/net/unix", "Num RefCount Protocol Flags Type St Inode Path\n")
+    assert trace_check(str(tmp_path)).state == "ok"
+    ready = {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": "/run/gputop"}
+    torch_process(tmp_path, 10, **ready)
+    torch_process(tmp_path, 11, parent=10, **ready)  # forked from it: a worker of its loader
+    torch_process(tmp_path, 12, libs="libc.so.6")
+    put(tmp_path, "proc/net/unix", f"0: 2 0 0 2 1 777 /run/gputop/{CLIENT}{'a' * 36}\n")
+    (tmp_path / "proc/10/fd/5").symlink_to("socket:[777]")
+    found = trace_check(str(tmp_path))
+    assert (found.state, found.remedy) == ("ok", None)
+    assert "1 torch process can be asked for a trace (10)" in found.detail
+    torch_process(tmp_path, 20)
+    torch_process(tmp_path, 30, KINETO_USE_DAEMON="1")
+    torch_process(tmp_path, 40, **ready)
+    found = trace_check(str(tmp_path))
+    assert found.state == "limited"
+    assert "3 torch processes cannot" in found.detail
+    assert all(words in found.detail for words in ("process 20", "any local user may command", "process 40 has not imported torch"))
+    assert "gputop run" in (found.remedy or "")

@@ -13,7 +13,7 @@ from gputop.model.trace import TraceCheck, TraceReading
 _PARTS_OF_CAUSE = {"h2d-transfer": "copy", "sync-storm": "sync", "main-thread-preprocessing": "loading"}
 _PARTS_OF_SYMPTOM = {"input-bound": "loader", "transfer-bound": "copy", "wait-heavy": "sync"}
 """Cause, or else symptom -> the share in a trace that is the same time."""
-_ARGUMENTS = re.compile(r"<.*|\(.*", re.DOTALL)
+_ARGUMENTS = re.compile(r"<.+|\([^)].*", re.DOTALL)
 _SPACES = re.compile(r"(?:\w+|\(anonymous namespace\))::")
 
 
