@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         from gputop.traces.reading import read
 
         reading = read(args.read)
-        jobs = [TracedJob(0, clean(os.path.basename(args.read)), 0.0, reading, checks(reading, None))]
+        jobs = [TracedJob(0, clean(os.path.basename(args.read)), 0.0, reading, checks(reading, {}))]
     else:
         jobs = _taken(args)
     if args.json:

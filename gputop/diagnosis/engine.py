@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,6 +57,7 @@ from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, ProcInfo
 from gputop.model.roles import MANAGER, Role
 
+LATELY_S = 5.0  # s: so long a mean of shares makes samples of 100 ms as exact as 7 points (a choice)
 MIDDLE_NS = WINDOW_NS // 2
 MOST_LEDGERS = 512  # trainers with a ledger of their own, about 0.5 MB; beyond, the earliest ended are summed up (a choice)
 MANY = 16  # trainers and workers; with more, feeds come once a second
@@ -108,6 +110,7 @@ class Engine:
         self._unmoved: dict[int, dict[str, float]] = {}  # trainer -> seconds booked by cause since its last move
         self._trained: dict[TrainerKey, tuple[Role, ProcInfo, int]] = {}  # the last trainers, and when each was last seen, ns
         self._ended: Step | None = None  # of the last trainer that ended
+        self._lately: dict[int, dict[str, float]] = {}  # trainer -> share of each state, the last `LATELY_S` weighing most
         self._workers_spent: dict[str, float] = {}  # seconds in each state of all workers together
         self._header = Header()
         self._settled, self._lateness = Settled(), Lateness()
@@ -271,6 +274,7 @@ class Engine:
         """Count the time since the last feed: what the processes did, and GPU seconds, which the standing books once they are due."""
         if standing.phase.word not in (STARTING, ENDING) and job.cuda.calls is not None:
             _add(self._spent.setdefault(job.trainer.pid, {}), job.trainer.state, seconds)
+        _blend(self._lately.setdefault(job.trainer.pid, {}), job.trainer.state, seconds)
         for worker in job.workers:
             _add(self._workers_spent, worker.state, seconds)
         self._note_time(job, t_ns, seconds)
@@ -313,6 +317,10 @@ class Engine:
         pace, spent = self._paces.get(pid), self._spent.get(pid)
         return stepclock.split(pace, "CUDA calls", explanation.shares(spent)) if pace is not None and spent else None
 
+    def shares_of(self, pid: int) -> Mapping[str, float]:
+        """State -> share of a trainer's time over the last seconds; empty if it is none, or was not judged yet."""
+        return dict(self._lately.get(pid, {}))
+
     def settled(self) -> tuple[list[Incident], dict[TrainerKey, Ledger]]:
         """All incidents and ledgers, including seconds not booked yet, which are booked by each job's last standing."""
         ledgers = {key: total([ledger]) for key, ledger in self.ledgers.items()}
@@ -344,7 +352,9 @@ class Engine:
     def _forget_ended(self, board: Board, jobs: Iterable[WalkedJob]) -> None:
         """Drop the state of trainers that have ended, reaped or not: their pid may be reused."""
         self.members = {pid: role for pid, role in self.members.items() if pid in board.procs and role.trainer_pid in board.procs}
-        kept: tuple[dict[int, Any], ...] = self._pending, self._judged, self._spent, self._paces, self._unmoved, self._keys
+        kept: tuple[dict[int, Any], ...] = (
+            self._pending, self._judged, self._spent, self._lately, self._paces, self._unmoved, self._keys,
+        )  # fmt: skip
         gone = {pid for known in kept for pid in known} - {job.trainer.pid for job in jobs}
         self.phases = {job.trainer.pid: self.phases[job.trainer.pid] for job in jobs}
         unbooked = list(self._unbooked(gone))
@@ -456,6 +466,13 @@ def _without_end(times: list[_GpuTime]) -> list[_GpuTime]:
 def _add(spent: dict[str, float], state: ProcState, seconds: float) -> None:
     for word, share in state.fractions.items():
         spent[word] = spent.get(word, 0.0) + share * seconds
+
+
+def _blend(shares: dict[str, float], state: ProcState, seconds: float) -> None:
+    """Let the shares follow the state's, of ``seconds``; the first ones are taken as they are."""
+    kept = math.exp(-seconds / LATELY_S) if shares else 0.0
+    for word in {**shares, **state.fractions}:
+        shares[word] = kept * shares.get(word, 0.0) + (1.0 - kept) * state.fractions.get(word, 0.0)
 
 
 def _paced(one: Standing) -> Verdict:

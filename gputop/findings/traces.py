@@ -15,11 +15,12 @@ SCHEMA = 1
 AGREE_POINTS = 10.0  # points of a share within which two measurements agree: a trace is 1 s of a few that gputop looks at (a choice)
 OPEN = "https://ui.perfetto.dev"
 _PARTS = (
-    ("loader", "loader_wait_pct", ("waiting-data",)), ("loading", "loading_pct", ("computing", "disk", "runnable")),
+    ("loader", "loader_wait_pct", ("waiting-data",)), ("loading", "loading_pct", ("computing", "disk")),
     ("sync", "sync_pct", ("waiting-gpu",)), ("copy", "copy_pct", ("transfer",)),
 )  # fmt: skip
 """Part, its share in a trace, and the states of the trainer that are the same as gputop sees it. What the main thread computes is loading
 and all else, so its share is the most that loading can have."""
+_BEFALL = ("runnable", "throttled", "memory")  # states that befall a thread in any part
 _WORDS = {
     "loader": "the loop waited for its loader", "loading": "the loop loaded data itself", "sync": "it waited for the GPU",
     "copy": "it copied to or from the GPU",
@@ -35,18 +36,27 @@ class Traces(Struct, frozen=True):
     jobs: list[TracedJob]
 
 
-def checks(reading: TraceReading, states: Mapping[str, float] | None) -> list[TraceCheck]:
-    """The trace's shares beside gputop's own of the same process: ``states``, state -> share of the time; None without any."""
+def checks(reading: TraceReading, states: Mapping[str, float]) -> list[TraceCheck]:
+    """The trace's shares beside gputop's own of the same process: ``states``, state -> share of the time; empty if not known."""
     out = []
+    befallen_pct = 100.0 * sum(states.get(word, 0.0) for word in _BEFALL)
     for part, field, words in _PARTS:
         by_trace = getattr(reading, field)
         if by_trace is None or (part == "loading" and not by_trace):
             continue  # what the main thread computes otherwise is no loading
         by_gputop = round(min(100.0, 100.0 * sum(states.get(word, 0.0) for word in words)), 2) if states else None
-        apart = 0.0 if by_gputop is None else by_trace - by_gputop if part == "loading" else abs(by_trace - by_gputop)
         if by_trace >= 1.0 or (by_gputop or 0.0) >= 1.0:
-            out.append(TraceCheck(part, by_trace, by_gputop, None if by_gputop is None else apart <= AGREE_POINTS))
+            agrees = None if by_gputop is None else _agree(part, by_trace, by_gputop, befallen_pct)
+            out.append(TraceCheck(part, by_trace, by_gputop, agrees))
     return out
+
+
+def _agree(part: str, by_trace: float, by_gputop: float, befallen_pct: float) -> bool | None:
+    """True if the shares agree; None if they may, for to torch a wait goes on while its thread waits for a CPU."""
+    beyond = by_trace - by_gputop
+    if (part == "loading" and beyond < 0.0) or abs(beyond) <= AGREE_POINTS:
+        return True
+    return None if 0.0 < beyond <= befallen_pct + AGREE_POINTS else False
 
 
 def lines(jobs: Sequence[TracedJob], width: int) -> Iterator[Line]:
@@ -82,7 +92,8 @@ def _job_lines(job: TracedJob, width: int) -> Iterator[Line]:
 def _shares(job: TracedJob) -> Iterator[tuple[str, bool | None]]:
     for one in job.checks:
         beside = "gputop has no share of it" if one.gputop_pct is None else f"gputop: {one.gputop_pct:.0f} %"
-        verdict = {True: ": both agree", False: ": they disagree", None: ""}[one.agrees]
+        unclear = "" if one.gputop_pct is None else ", besides waits for a CPU"
+        verdict = {True: ": both agree", False: ": they disagree", None: unclear}[one.agrees]
         yield f"{one.trace_pct:.0f} % {_WORDS[one.part]} ({beside}{verdict})", one.agrees
     if job.reading is not None and job.reading.optimizer_pct >= 1.0:
         yield f"{job.reading.optimizer_pct:.0f} % in its optimizer", None

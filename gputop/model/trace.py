@@ -88,7 +88,8 @@ class TraceReading(Struct, frozen=True):
 
 
 class TraceCheck(Struct, frozen=True):
-    """One share of the main thread's time, by torch's own trace and by gputop from outside. ``agrees``: None where gputop has none."""
+    """One share of the main thread's time, by torch's own trace and by gputop from outside. ``agrees``: None where gputop has none,
+    or where waits for a CPU, which torch does not see, are as long as what they differ by."""
 
     part: str  # ``loader``, ``loading`` (without workers), ``sync``, ``copy``
     trace_pct: Percent

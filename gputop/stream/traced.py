@@ -31,15 +31,14 @@ _UNDER_WAY = threading.Lock()  # held while this process takes traces
 Shares = Mapping[str, float]  # state of a trainer -> share of the time
 
 
-class Seen(dict[int, tuple[str, Shares | None]]):
-    """Pid -> (its name, its shares as gputop sees it now) of processes that are asked."""
+class Seen(dict[int, tuple[str, Shares]]):
+    """Pid -> (its name, its shares as gputop sees it now, empty if not known) of processes that are asked."""
 
     @classmethod
     def of(cls, pids: Sequence[int], board: Board, engine: Engine) -> Seen:
         """What is seen of the processes now."""
-        infos, states = board.infos, engine.states
-        names = {pid: program_name(infos[pid]) if pid in infos else "process" for pid in pids}
-        return cls((pid, (name, states[pid].fractions if pid in states else None)) for pid, name in names.items())
+        infos = board.infos
+        return cls((pid, (program_name(infos[pid]) if pid in infos else "process", engine.shares_of(pid))) for pid in pids)
 
 
 class UnderWay(Exception):
@@ -61,19 +60,11 @@ def asked(
     pids: Sequence[int], wanted: Wanted, name_of: Callable[[int], str], look: Callable[[], Seen], *, by: str = BY_USER,
     notify: Callable[[str], None] = lambda _: None,
 ) -> list[TracedJob]:  # fmt: skip
-    """Ask the processes, read what they give, and set it beside what ``look`` sees of them before and after. Raises UserError for a file
-    that cannot be written."""
-    before = look()
+    """Ask the processes, read what they give, and set it beside what ``look`` sees of them then. Raises UserError for a file that cannot be
+    written."""
     taken = take(pids, wanted, name_of, notify)
-    after = look()
-    return [replace(traced(one, before[one.pid][0], _mean(before[one.pid][1], after[one.pid][1])), by=by) for one in taken]
-
-
-def _mean(before: Shares | None, after: Shares | None) -> Shares | None:
-    """The mean of what was seen before and after; of one where the other is not known."""
-    if not before or not after:
-        return before or after
-    return {word: (before.get(word, 0.0) + after.get(word, 0.0)) / 2 for word in {**before, **after}}
+    seen = look()
+    return [replace(traced(one, *seen[one.pid]), by=by) for one in taken]
 
 
 class Tracing(Reader):
@@ -143,7 +134,7 @@ def named(folder: str) -> Callable[[int], str]:
     return lambda pid: os.path.join(folder, f"{PREFIX}{pid}-{moment}.json")
 
 
-def traced(one: Taken, name: str, shares: Shares | None) -> TracedJob:
+def traced(one: Taken, name: str, shares: Shares) -> TracedJob:
     """A trace that was taken, read, and set beside gputop's own shares of the process."""
     if one.file is None:
         return TracedJob(one.pid, name, one.took_s, None, [], one.error)

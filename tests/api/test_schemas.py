@@ -98,7 +98,7 @@ def real() -> Iterator[tuple[str, bytes]]:
     yield "prove", msgspec.json.encode(untried("nothing to prove", None, None))
     yield "loader", Sweep("loader", "set", 4, 2, 8.0, (Point(0, 1.5, shares={"idle": 1.0}), Point(2, error="no")), 2, 2, ("a note",)).json()
     reading = read_file(BytesIO(kineto(training()).encode()), "trace.json")
-    jobs = [TracedJob(7, "train.py", 1.5, reading, checks_of(reading, None)), TracedJob(8, "train.py", 0.0, None, [], "it is stopped")]
+    jobs = [TracedJob(7, "train.py", 1.5, reading, checks_of(reading, {})), TracedJob(8, "train.py", 0.0, None, [], "it is stopped")]
     yield "trace", msgspec.json.encode(Traces(1, jobs))
 
 

@@ -41,6 +41,8 @@ def _evidence(one: TraceCheck) -> Evidence:
     name = _SHARES[one.part]
     if one.gputop_pct is None:
         text = filled("{} by torch's own trace", name)
+    elif one.agrees is None:
+        text = filled("{} by torch's own trace; gputop: {:.0f}%, besides waits for a CPU", name, one.gputop_pct)
     elif one.agrees:
         text = filled("{} by torch's own trace; gputop: {:.0f}%: both agree", name, one.gputop_pct)
     else:

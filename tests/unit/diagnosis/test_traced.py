@@ -158,3 +158,18 @@ def test_what_gputop_knows_is_not_given_to_the_trace() -> None:
 ])  # fmt: skip
 def test_kernels_are_called_as_people_call_them(name: str, short: str) -> None:
     assert kernel_name(name) == short
+
+
+def test_where_both_may_be_right_the_confidence_stays() -> None:
+    scene = traced(cpu_contention().play(5.8), reading(), TraceCheck("loader", 57.0, 35.0, None))
+    assert scene.engine.verdict.confidence == cpu_contention().play(6).engine.verdict.confidence
+    assert "besides waits for a CPU" in told(scene.engine.verdict)["trace_loader_pct"][1]
+
+
+def test_the_share_beside_a_trace_is_of_the_last_seconds() -> None:
+    engine = cpu_contention().play(30).engine
+    [state] = [one for one in engine.states.values() if one.pid == 100]
+    shares = engine.shares_of(100)
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert shares["waiting-data"] == pytest.approx(state.fractions["waiting-data"], abs=0.05)
+    assert engine.shares_of(101) == {}
