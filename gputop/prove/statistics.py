@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import atan, cos, exp, log, pi, sin, sqrt
+from math import exp, log, sqrt
 
 from msgspec import Struct
+
+from gputop.findings.intervals import t_quantile
 
 FALSE_POSITIVE = 0.05  # chance of *proved* without a gain, over all looks of a trial; the usual bound
 FIRST_LOOK = 0.5  # part of that chance that the first look may use: most gains are clear there, and each pair takes six seconds (a choice)
@@ -53,25 +55,3 @@ def part_of(pairs: int, looks: Sequence[int]) -> float:
 def gain_pct(ratio_log: float) -> float:
     """Per cent of gain of a logarithm of a ratio."""
     return 100.0 * (exp(ratio_log) - 1.0)
-
-
-def t_quantile(probability: float, freedom: int) -> float:
-    """The quantile of Student's t, 0.5 < ``probability`` < 1, by bisection of its distribution."""
-    low, high = 0.0, 1e6
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if 0.5 + _central(middle, freedom) / 2 < probability else (low, middle)
-    return high
-
-
-def _central(t: float, freedom: int) -> float:
-    """P(|T| < t) for whole degrees of freedom (Abramowitz and Stegun 26.7.3, 26.7.4)."""
-    angle = atan(t / sqrt(freedom))
-    odd = freedom % 2
-    term = cos(angle) if odd else 1.0
-    total, step = 0.0, 1 + odd
-    while step <= freedom - 1:
-        total += term
-        term *= cos(angle) ** 2 * step / (step + 1)
-        step += 2
-    return 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total

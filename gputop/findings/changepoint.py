@@ -1,0 +1,275 @@
+"""The moment from which a run makes its steps more slowly, with honest intervals of how much and since when. Pure.
+
+Points are looked at: stretches of at least `LEAST_STEPS` steps, so that a count of whole steps is exact enough, with the logarithm of the
+mean step. A change is a level that
+
+* lasts until now, for `LASTS_S` at least: a checkpoint or an evaluation ends;
+* stands above nearly all points before it: what comes back after a faster evaluation, or after a warm-up, was there before;
+* is no slope: lines of one slope on both sides of the moment still leave a jump, as growing sequences do not;
+* is no greater work: where the bytes that a step copies to the GPU grow along, the batch or its sequences did.
+
+Points that are far from their running median are first replaced by it: a checkpoint in each fifth point moves no level. Candidates are the
+largest differences of the means of two neighbouring stretches (a moving-sum statistic); the moment is then the least-squares split around
+one. Its interval of 95 % is 11 (s / d)^2 + 1 points to each side (Bai 1997; s: standard deviation by the spread of means of batches,
+d: the change).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
+from itertools import accumulate, groupby
+from math import ceil, exp, log, sqrt
+from operator import attrgetter
+from statistics import fmean, median
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from gputop.findings import intervals
+from gputop.findings.intervals import Interval, Level
+
+_EVEN = 0.8  # of the usual length of a point, that each has at least: a faster evaluation makes no more points than its time
+LEAST_STEPS, LEAST_POINT_S = 10, 1.0  # steps and seconds of a point: a count of whole steps is within 10 %, and its errors cancel
+WARM_UP_S = 30.0  # s of a run's first steps, which compile and choose kernels, and are no level
+LASTS_S = 75.0  # s that a new level stands before it is one: longer than most evaluations (a choice)
+LEAST_POINTS = 15  # points of such a level
+LOOKS_BACK = 4  # such stretches to each side by which the change is measured
+LEAST_CHANGE = log(1.04)  # a smaller one is within the work of any other process (guess)
+LEAST_SURE = log(1.02)  # which the lower end of the interval exceeds, at `SURE_ENOUGH`
+SURE_ENOUGH = 0.999  # chance that the interval which decides holds: many moments are looked at, over and over, for a whole run
+BEFORE_BELOW, AFTER_ABOVE = 0.85, 0.8  # share of the points before and after that lie on their side of the middle
+OWN_SHARE = 0.25  # of the change; if work a step grew by so much of it, the step was given more to do
+STEEP = 3.0  # standard errors from which a slope is one
+_NEARBY = 41  # points of the running median, twice as many as the longest excursion that it removes
+_FEW = 7  # points of the running median by which a point's side is told
+_STANDS, _SEEN_S = 2.0, 1.0  # steps without which a run stands still, and seconds besides for readings' own times
+_FAR, _COUNTED = 4.0, 0.3  # standard deviations that are far; steps, standard deviation of a mean of counts of whole steps
+_LEAST_NOISE = 0.005  # standard deviation of a point, at least, as a relative time
+_CANDIDATES = 3  # moments that are tried
+_BAI = 11.0  # see above
+
+
+class Reading(NamedTuple):
+    """Counters at a moment, cumulative."""
+
+    t_s: float
+    steps: float
+    work: float | None = None  # bytes copied to the GPU; None: not known
+
+
+class Point(NamedTuple):
+    """A stretch of some steps."""
+
+    start_s: float
+    end_s: float
+    log_s: float  # logarithm of the mean seconds of a step
+    log_work: float | None = None  # logarithm of the mean work of a step
+    steps: float = LEAST_STEPS
+
+
+class Change(Struct, frozen=True):
+    """A run makes its steps more slowly since a moment."""
+
+    since_s: float
+    low_s: float  # interval of that moment
+    high_s: float
+    slower: Interval
+    before_s: float  # seconds of a step before, and after
+    after_s: float
+    after: Level  # of the logarithms after
+
+
+def points_of(readings: Sequence[Reading]) -> list[Point]:
+    """Points of about one length in time, between the means of a few readings each, so that counts of whole steps weigh little, and without
+    the times in which the run stood still. A counter that falls has begun again."""
+    points = _points(readings, LEAST_POINT_S)
+    if not points:
+        return []
+    moving, own = _without_stalls(readings, points)
+    points = _points(moving, _EVEN * median(one.end_s - one.start_s for one in points))
+    clock = _Clock([one.t_s for one in moving], own)
+    return [one._replace(start_s=clock.at(one.start_s), end_s=clock.at(one.end_s)) for one in points]
+
+
+def _points(readings: Sequence[Reading], least_s: float) -> list[Point]:
+    points: list[Point] = []
+    slot, before = list[Reading](), None
+    for one in readings:
+        if slot and (one.steps < slot[-1].steps or one.t_s < slot[-1].t_s):
+            slot, before = [], None
+        slot.append(one)
+        if one.steps - slot[0].steps < LEAST_STEPS or one.t_s - slot[0].t_s < least_s:
+            continue
+        now = _mean(slot)
+        if before is not None and now.steps > before.steps and now.t_s > before.t_s:
+            steps, seconds = now.steps - before.steps, now.t_s - before.t_s
+            work = None if now.work is None or before.work is None or now.work <= before.work else log((now.work - before.work) / steps)
+            points.append(Point(before.t_s, now.t_s, log(seconds / steps), work, steps))
+        slot, before = [one], now
+    return points
+
+
+def _without_stalls(readings: Sequence[Reading], points: Sequence[Point]) -> tuple[list[Reading], list[float]]:
+    """(the readings by a clock that leaves out what time the run stands still, as at a checkpoint or an evaluation without steps; their own
+    times). Steps that are as slow as those of the next minute are slow, and no stall."""
+    smooth, beside = _running_median([one.log_s for one in points], _NEARBY), _NEARBY // 2
+    moving, own, stood_s, i = list[Reading](), list[float](), 0.0, 0
+    for _, group in groupby(readings, key=attrgetter("steps")):
+        alike = list(group)
+        since_s = alike[0].t_s
+        while i < len(points) - 1 and points[i].end_s < since_s:
+            i += 1
+        usual_s = exp(max(smooth[max(0, i - beside)], smooth[min(len(points) - 1, i + beside)]))
+        if own and (still_s := since_s - own[-1]) > _STANDS * usual_s + _SEEN_S:
+            stood_s += still_s - usual_s
+        if alike[-1].t_s - since_s > _STANDS * usual_s + _SEEN_S:
+            alike = alike[:1]
+        moving += [one._replace(t_s=one.t_s - stood_s) for one in alike]
+        own += [one.t_s for one in alike]
+    return moving, own
+
+
+class _Clock(NamedTuple):
+    """A clock that stops now and then, beside one that runs on."""
+
+    stopping: list[float]
+    running: list[float]
+
+    def at(self, t_s: float) -> float:
+        """Time of the running clock at a time of the other; the end of a stop."""
+        i = min(max(1, bisect_right(self.stopping, t_s)), len(self.stopping) - 1)
+        (a, b), (start, end) = self.stopping[i - 1 : i + 1], self.running[i - 1 : i + 1]
+        return end if b <= a else start + (end - start) * (t_s - a) / (b - a)
+
+
+def _mean(slot: Sequence[Reading]) -> Reading:
+    works = [one.work for one in slot if one.work is not None]
+    return Reading(fmean(one.t_s for one in slot), fmean(one.steps for one in slot), fmean(works) if len(works) == len(slot) else None)
+
+
+def find(points: Sequence[Point]) -> Change | None:
+    """The latest lasting slowdown of a run whose first point is the run's first; None if it has none, or none yet."""
+    begin = bisect_left(points, points[0].start_s + WARM_UP_S, key=lambda one: one.start_s) if points else 0
+    points = points[begin:]
+    if not points:
+        return None
+    width = max(LEAST_POINTS, ceil(LASTS_S / median(one.end_s - one.start_s for one in points)))
+    if len(points) < 2 * width:
+        return None
+    logs = _cleaned(points)
+    for k in _candidates(logs, width):
+        if (found := _judged(points, logs, _split(points, logs, k, width), width)) is not None:
+            return found
+    return None
+
+
+def _candidates(logs: Sequence[float], width: int) -> list[int]:
+    """The few places with the largest rises from one stretch to the next, each the largest nearby."""
+    sums = [0.0, *accumulate(logs)]
+    rises = [((sums[k + width] - 2 * sums[k] + sums[k - width]) / width, k) for k in range(width, len(logs) - width + 1)]
+    found: list[int] = []
+    for rise, k in sorted(rises, reverse=True):
+        if rise < LEAST_SURE or len(found) == _CANDIDATES:
+            break
+        if all(abs(k - one) > width // 2 for one in found):
+            found.append(k)
+    return found
+
+
+def _split(points: Sequence[Point], logs: Sequence[float], k: int, width: int) -> int:
+    """The least-squares place of the rise within ``width`` of ``k``, by the points as they were, each within the two levels: near a rise
+    the running median is of either."""
+    start, end, near = max(0, k - width), min(len(logs), k + width), width // 3
+    below, above = fmean(logs[start : k - near]), fmean(logs[k + near : end])
+    part = [min(max(one.log_s, below), above) for one in points[start:end]]
+    sums, least = [0.0, *accumulate(part)], max(3, LEAST_POINTS // 3)
+
+    def explained(i: int) -> float:
+        lower, upper = sums[i] / i, (sums[-1] - sums[i]) / (len(part) - i)
+        return (upper - lower) * abs(upper - lower) * i * (len(part) - i)
+
+    return start + max(range(least, len(part) - least + 1), key=explained)
+
+
+def _judged(points: Sequence[Point], logs: Sequence[float], k: int, width: int) -> Change | None:
+    """The change at a place, if it is one by all of the above."""
+    start, end = max(0, k - LOOKS_BACK * width), min(len(logs), k + LOOKS_BACK * width)
+    before, after = intervals.level(logs[start:k]), intervals.level(logs[k:end])
+    if before is None or after is None or points[-1].end_s - points[k].start_s < LASTS_S:
+        return None
+    middle, smooth = (before.mean + after.mean) / 2, _running_median(logs, _FEW)
+    is_above = [one > middle for one in smooth]
+    if fmean(is_above[:k]) > 1.0 - BEFORE_BELOW or fmean(is_above[k:]) < AFTER_ABOVE or fmean(is_above[-width:]) < AFTER_ABOVE:
+        return None
+    jump, error, steepness = _jump(points, logs, k, width)
+    ways = [tuple(_around(jump, error, sure) for sure in (SURE_ENOUGH, intervals.SURE))]
+    if abs(steepness) <= STEEP:  # else the slope has its part of the difference
+        ways.append(tuple(intervals.between(before, after, sure) for sure in (SURE_ENOUGH, intervals.SURE)))
+    decides, told = max(ways, key=lambda way: way[0].low)
+    if decides.mean < LEAST_CHANGE or decides.low < LEAST_SURE or jump < min(LEAST_CHANGE, decides.mean / 2):
+        return None
+    if _has_more_work(points, k, width, decides.mean):
+        return None
+    spread2 = max(_LEAST_NOISE**2, (before.error2 * (k - start) + after.error2 * (end - k)) / 2)
+    half = ceil(_BAI * spread2 / told.mean**2) + 1
+    low, high = points[max(0, k - half)].start_s, points[min(len(points) - 1, k + half)].start_s
+    return Change(points[k].start_s, low, high, told, exp(before.mean), exp(after.mean), after)
+
+
+def _around(mean: float, error: float, sure: float) -> Interval:
+    half = intervals.t_quantile((1.0 + sure) / 2, LEAST_POINTS) * error
+    return Interval(mean, mean - half, mean + half)
+
+
+def _jump(points: Sequence[Point], logs: Sequence[float], k: int, width: int) -> tuple[float, float, float]:
+    """(jump at a place between two lines of one slope near it, its standard error, the slope in standard errors)."""
+    start, end = max(0, k - 2 * width), min(len(logs), k + 2 * width)
+    times = [(one.start_s + one.end_s) / 2 for one in points[start:end]]
+    cut, values = k - start, logs[start:end]
+    sides = [(times[:cut], values[:cut]), (times[cut:], values[cut:])]
+    centres = [(fmean(t), fmean(v)) for t, v in sides]
+    along = sum((t - centre[0]) ** 2 for (ts, _), centre in zip(sides, centres, strict=True) for t in ts)
+    slope = sum(
+        (t - centre[0]) * (v - centre[1])
+        for (ts, vs), centre in zip(sides, centres, strict=True) for t, v in zip(ts, vs, strict=True)
+    ) / along  # fmt: skip
+    rests = [v - centre[1] - slope * (t - centre[0]) for (ts, vs), centre in zip(sides, centres, strict=True)
+             for t, v in zip(ts, vs, strict=True)]  # fmt: skip
+    rest = intervals.level(rests)
+    spread2 = max(_LEAST_NOISE**2, 0.0 if rest is None else rest.error2 * len(rests))  # of one point, as if it were independent
+    apart = centres[1][0] - centres[0][0]
+    jump = centres[1][1] - centres[0][1] - slope * apart
+    slope_error = sqrt(spread2 / along)
+    return jump, sqrt(spread2 * (1 / cut + 1 / (len(values) - cut)) + (apart * slope_error) ** 2), slope / slope_error
+
+
+def _has_more_work(points: Sequence[Point], k: int, width: int, change: float) -> bool:
+    """True if the work of a step grew by a good part of the change."""
+    sides = [[one.log_work for one in part if one.log_work is not None] for part in (points[max(0, k - width) : k], points[k : k + width])]
+    return all(sides) and median(sides[1]) - median(sides[0]) >= OWN_SHARE * change
+
+
+def _cleaned(points: Sequence[Point]) -> list[float]:
+    """The logarithms, with the running median in place of those that are far from it."""
+    logs = [one.log_s for one in points]
+    smooth = _running_median(logs, _NEARBY)
+    noise = max(_LEAST_NOISE, 1.4826 * median(abs(one - near) for one, near in zip(logs, smooth, strict=True)))
+    bounds = [_FAR * max(noise, _COUNTED / one.steps) for one in points]
+    return [one if abs(one - near) <= bound else near for one, near, bound in zip(logs, smooth, bounds, strict=True)]
+
+
+def _running_median(values: Sequence[float], length: int) -> list[float]:
+    """The median of ``length`` values around each; at the ends of the first and the last ones, for an excursion may stand there."""
+    window = sorted(values[:length])
+    found = [_middle(window)] * (min(length, len(values)) // 2 + 1)
+    for old, new in zip(values, values[length:], strict=False):
+        del window[bisect_left(window, old)]
+        insort(window, new)
+        found.append(_middle(window))
+    return [*found, *[found[-1]] * (len(values) - len(found))]
+
+
+def _middle(window: Sequence[float]) -> float:
+    half = len(window) // 2
+    return window[half] if len(window) % 2 else (window[half - 1] + window[half]) / 2

@@ -1,0 +1,141 @@
+"""Intervals of a relative change: between two sides of measurements that depend on their neighbours, and of a run beside earlier ones.
+
+Measurements are logarithms of times, so that a difference is a relative change. Neighbours in time are alike, so a side counts as fewer
+independent values: the means of batches of about the square root of its length, and of these, by the correlation of each with the next (r),
+n (1 - r) / (1 + r). The interval of two sides is Welch's; that of a run beside n earlier ones has their spread times sqrt(1 + 1/n), as a
+prediction of one more run has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from math import atan, cos, exp, pi, sin, sqrt
+from statistics import fmean
+
+from msgspec import Struct
+
+SURE = 0.95  # chance that an interval holds the true value; the usual one
+LEAST_RUNS = 3  # runs whose spread is known: of two, one degree of freedom gives an interval that no change passes
+RUN_SPREAD = 0.01  # relative standard deviation between runs of one job, at least: three may agree by chance (guess)
+_LEAST_BATCHES = 4  # of one side: the spread of fewer is hardly known
+_MOST_ALIKE = 0.95  # correlation of neighbours that is reckoned with at most
+
+
+class Interval(Struct, frozen=True):
+    """A relative change, as logarithms of a ratio of times: its estimate and its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def pct(self) -> float:
+        """The estimate in per cent: 18 where 1.18 times as long."""
+        return 100.0 * (exp(self.mean) - 1.0)
+
+    @property
+    def low_pct(self) -> float:
+        return 100.0 * (exp(self.low) - 1.0)
+
+    @property
+    def high_pct(self) -> float:
+        return 100.0 * (exp(self.high) - 1.0)
+
+    def as_text(self) -> str:
+        """``15 to 21 %``."""
+        return f"{self.low_pct:.0f} to {self.high_pct:.0f} %"
+
+
+class Level(Struct, frozen=True):
+    """The mean of one side, the square of its standard error, and the degrees of freedom of that."""
+
+    mean: float
+    error2: float
+    freedom: float
+
+
+def level(values: Sequence[float]) -> Level | None:
+    """The level of measurements in order of time; None of too few to know their spread."""
+    length = max(1, int(sqrt(len(values)) / 1.5))
+    batches = [fmean(values[i : i + length]) for i in range(len(values) % length, len(values), length)]
+    if len(batches) < _LEAST_BATCHES:
+        return None
+    mean = fmean(batches)
+    spread2 = sum((one - mean) ** 2 for one in batches) / (len(batches) - 1)
+    alike = correlation(batches)
+    independent = len(batches) * (1.0 - alike) / (1.0 + alike)
+    return Level(fmean(values), spread2 / independent, max(1.0, independent - 1.0))
+
+
+def correlation(values: Sequence[float]) -> float:
+    """Correlation of each value with the next, from 0 (alternating values, too) to `_MOST_ALIKE`."""
+    mean = fmean(values)
+    power = sum((one - mean) ** 2 for one in values)
+    if power <= 0.0:
+        return 0.0
+    return min(_MOST_ALIKE, max(0.0, sum((a - mean) * (b - mean) for a, b in pairwise(values)) / power))
+
+
+def between(before: Level, after: Level, sure: float = SURE) -> Interval:
+    """The change from one side to the other, by Welch's interval."""
+    error2 = before.error2 + after.error2
+    parts = sum(one.error2**2 / one.freedom for one in (before, after))
+    mean = after.mean - before.mean
+    half = t_quantile((1.0 + sure) / 2, max(1, int(error2**2 / parts))) * sqrt(error2) if parts > 0.0 else sqrt(error2)
+    return Interval(mean, mean - half, mean + half)
+
+
+def between_runs(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], sure: float = SURE) -> Interval | None:
+    """The change from some runs to others, each by its measurements in order; None if a run is too short.
+
+    Of one run on a side only its own spread is known, so the interval says nothing about another run of it.
+    """
+    sides = [_side(runs) for runs in (before, after)]
+    if sides[0] is None or sides[1] is None:
+        return None
+    return between(sides[0], sides[1], sure)
+
+
+def _side(runs: Sequence[Sequence[float]]) -> Level | None:
+    """The level of several runs: the mean of their means, with the larger of the two spreads, between runs and within them."""
+    levels = [one for values in runs if (one := level(values)) is not None]
+    if len(levels) < len(runs) or not levels:
+        return None
+    count, mean = len(levels), fmean(one.mean for one in levels)
+    within2 = sum(one.error2 for one in levels) / count**2
+    if count == 1:
+        return Level(mean, within2, levels[0].freedom)
+    between2 = sum((one.mean - mean) ** 2 for one in levels) / (count - 1) / count
+    return Level(mean, between2, count - 1) if between2 >= within2 else Level(mean, within2, sum(one.freedom for one in levels))
+
+
+def beside(run: Level, past: Sequence[float], sure: float = SURE) -> Interval | None:
+    """The change of a run from earlier ones, each by its mean; None from fewer than `LEAST_RUNS`."""
+    if len(past) < LEAST_RUNS:
+        return None
+    mean = fmean(past)
+    spread2 = max(RUN_SPREAD**2, sum((one - mean) ** 2 for one in past) / (len(past) - 1))
+    return between(Level(mean, spread2 * (1.0 + 1.0 / len(past)), len(past) - 1), run, sure)
+
+
+def t_quantile(probability: float, freedom: int) -> float:
+    """The quantile of Student's t, 0.5 < ``probability`` < 1, by bisection of its distribution."""
+    low, high = 0.0, 1e6
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if 0.5 + _central(middle, freedom) / 2 < probability else (low, middle)
+    return high
+
+
+def _central(t: float, freedom: int) -> float:
+    """P(|T| < t) for whole degrees of freedom (Abramowitz and Stegun 26.7.3, 26.7.4)."""
+    angle = atan(t / sqrt(freedom))
+    odd = freedom % 2
+    term = cos(angle) if odd else 1.0
+    total, step = 0.0, 1 + odd
+    while step <= freedom - 1:
+        total += term
+        term *= cos(angle) ** 2 * step / (step + 1)
+        step += 2
+    return 2 / pi * (angle + sin(angle) * total) if odd else sin(angle) * total
