@@ -11,16 +11,10 @@ gain is that of the simulated GPU's work. Asked is that no fix harms, and that n
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import re
-import shlex
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +25,8 @@ from gputop.stream.following import Following
 from tests.experiments.trials import MEASURE_S, SETTLE_S, work
 from tests.wait import PATIENCE_S
 from tests.workloads import runner, scenario
+from tests.workloads.advice import SHELL, environment_of, is_own, variables_set
 from tests.workloads.runner import Running
-from tests.workloads.scenario import LOADER_VARIABLE
 
 JOBS = (
     "affinity", "affinity-workers", "cpu-contention", "cpu-contention-threads", "cpu-contention-shares", "cgroup-throttle", "disk-backup",
@@ -41,11 +35,6 @@ JOBS = (
 )  # fmt: skip
 LOOK_S = 8.0  # s that gputop watches the job
 HARM, HELP, BEYOND = 0.90, 1.05, 1.10  # gain below which a fix harms, from which it helps; times the bound that noise explains
-SHELL = re.compile(r"(?:echo|chrt|taskset|ionice|renice|kill|for p in|for pid in) .*")  # beginnings of commands that change a setting
-_LOADER = re.compile(r"DataLoader\(\.\.\., (.*)\)")
-_EXPORT = re.compile(r"export (.*)")
-_PID = re.compile(r"(?:/proc/|-p |--pid (?:0 )?|\bp(?:id)? in |-CONT |-apc \S+ )((?:\d+[ ,]?)+)")
-_GROUP = re.compile(r"/sys/fs/cgroup/\S+")
 
 
 @dataclass(slots=True)
@@ -97,29 +86,6 @@ def first_fix(found: Explanation) -> tuple[Fix | None, float | None]:
     return next((fix for fix in worst.fixes if not fix.look), None), worst.speedup_max
 
 
-def is_own(command: str, running: Running) -> bool:
-    """Whether a command touches the workload's processes and control groups alone."""
-    own = {*runner.descendants([os.getpid()]), *running.culprits}
-    pids = {int(pid) for found in _PID.findall(command) for pid in re.findall(r"\d+", found)}
-    groups, pids = _GROUP.findall(command), pids - {0}  # chrt's priority
-    return bool(pids or groups) and pids <= own and all("gputop-" in group for group in groups)
-
-
-def environment_of(fix: Fix) -> dict[str, str] | None:
-    """Variables with which a job starts that follows the fix; None if that is not enough."""
-    if (found := _EXPORT.fullmatch(fix.command)) is not None:
-        return dict(one.split("=", 1) for one in shlex.split(found[1]) if "=" in one)
-    if (found := _LOADER.fullmatch(fix.command)) is None:
-        return None
-    arguments: dict[str, object] = {}
-    for one in found[1].split(", "):
-        name, value = one.split("=", 1)
-        if not re.fullmatch(r"\d+|True|False", value):
-            return None
-        arguments[name] = {"True": True, "False": False}.get(value) if value in ("True", "False") else int(value)
-    return {LOADER_VARIABLE: json.dumps(arguments)}
-
-
 def tried(workload: str) -> Outcome:
     """Run the job, ask gputop, make the first fix if that can be done, and compare."""
     outcome, seconds = Outcome(workload), LOOK_S + 3 * SETTLE_S + 2 * MEASURE_S + 30.0
@@ -144,7 +110,7 @@ def tried(workload: str) -> Outcome:
                 time.sleep(SETTLE_S)
                 outcome.gain = work(running, MEASURE_S) / max(before, 0.01)
                 return outcome
-        variables = environment_of(fix)
+        variables = environment_of(fix.command)
         if variables is None:
             outcome.why_not = "it takes an edit of the program"
             return outcome
@@ -154,21 +120,6 @@ def tried(workload: str) -> Outcome:
     except (runner.NotReady, OSError, subprocess.TimeoutExpired) as error:
         outcome.why_not = str(error)
     return outcome
-
-
-@contextmanager
-def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
-    """The environment with these variables, as it was afterwards."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def line(one: Outcome) -> str:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gputop.findings.verdict import Fix
-from tests.experiments.fixes import SHELL, Outcome, environment_of, is_own
+from tests.experiments.fixes import Outcome
 from tests.experiments.processes import running
 from tests.require import require
 from tests.workloads import scenario
+from tests.workloads.advice import SHELL, environment_of, is_own
 from tests.workloads.runner import Running
 from tests.workloads.scenario import LOADER_VARIABLE
 
@@ -28,7 +28,7 @@ from tests.workloads.scenario import LOADER_VARIABLE
     ],
 )
 def test_a_new_start_follows_what_variables_and_arguments_say(command: str, variables: dict[str, str] | None) -> None:
-    assert environment_of(Fix("a fix", command)) == variables
+    assert environment_of(command) == variables
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeAlias
 
 from torch.utils.data import DataLoader, Dataset
 
 from tests.workloads.gpu import SMS, Gpu
 from tests.workloads.scenario import LOADER_VARIABLE
 
+INSTRUMENT_VARIABLE = "GPUTOP_INSTRUMENT"  # MODULE:FUNCTION: what a profiler that works inside the job makes of loader and step
 _STEADY_STEPS = 5
+Loop: TypeAlias = tuple[Iterable[object], Callable[[object], None]]
 
 
 class Over(Exception):
@@ -30,6 +33,7 @@ class Trainer:
         self.steps = 0
         self._deadline = time.monotonic() + seconds
         self._log = _step_log(rank)
+        self._instrument = _instrument()
 
     def fit(self, loader: Iterable[object], step: Callable[[object], None]) -> None:
         """Epoch after epoch of ``loader`` through ``step``, until the time is over."""
@@ -41,6 +45,7 @@ class Trainer:
 
     def epoch(self, loader: Iterable[object], step: Callable[[object], None]) -> None:
         """One epoch; raises `Over` when the time has come."""
+        loader, step = self._instrument(loader, step)
         for batch in loader:
             step(batch)
             self.tick()
@@ -78,6 +83,14 @@ class Trainer:
                 self.gpu.synchronize()
 
         return step
+
+
+def _instrument() -> Callable[[Iterable[object], Callable[[object], None]], Loop]:
+    """A function that $GPUTOP_INSTRUMENT names, called with the loader and the step of each epoch; the two as they are without it."""
+    module, _, name = os.environ.get(INSTRUMENT_VARIABLE, "").partition(":")
+    found: Callable[[Iterable[object], Callable[[object], None]], Loop]
+    found = getattr(importlib.import_module(module), name) if module else lambda loader, step: (loader, step)
+    return found
 
 
 def _step_log(rank: int) -> TextIO | None:

@@ -1,0 +1,172 @@
+"""`slowbench run`: jobs with tools beside them, and the table."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slowbench import __version__, truth
+
+if TYPE_CHECKING:
+    from slowbench.observe import Run
+    from slowbench.tools import Tool
+
+_CALM = ("healthy-fast", "healthy-ranks")  # jobs on which it is measured how far a tool slows them
+_TABLE, _END = "<!-- table -->", "<!-- end of the table -->"  # marks of the page
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit 0, 1 where nothing could be run or a truth is at fault, 2 for wrong usage."""
+    parser = argparse.ArgumentParser(prog="slowbench", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"slowbench {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="run jobs with tools beside them, and print the table")
+    run.add_argument("--jobs", default="all", metavar="N|NAMES", help="so many, of all kinds; or names, with commas (all)")
+    every = "by default all that are listed, those that work inside the job on the open half alone"
+    run.add_argument("--tools", nargs="+", default=[], metavar="TOOL", help=f"listed ones, or NAME=COMMAND; {every}")
+    run.add_argument("--seconds", type=float, default=10.0, help="s that the tools have from the onset on (10)")
+    run.add_argument("--no-advice", action="store_true", help="do not make what the tools advise")
+    run.add_argument("--no-overhead", action="store_true", help="do not measure how far the tools slow a healthy job")
+    run.add_argument("--minutes", type=float, default=0.0, help="begin no other job after so long (0: no bound)")
+    run.add_argument("-o", "--output", type=Path, default=Path("slowbench.jsonl"), help="a line for each run; one that is there goes on")
+    table = commands.add_parser("table", help="the table of what was run")
+    table.add_argument("output", type=Path, nargs="?", default=Path("slowbench.jsonl"))
+    table.add_argument("--page", type=Path, metavar="README.md", help="put it there, between the marks of the page")
+    commands.add_parser("jobs", help="the jobs, and the truth of the open half")
+    commands.add_parser("tools", help="the tools, and what each needs")
+    check = commands.add_parser("truth", help="whether the labels are what the files of this release say")
+    check.add_argument("--salt", default="", help="of the sealed half, once it is published")
+    check.add_argument("--draw", action="store_true", help="for maintainers: draw a release and write its files, with this salt")
+    options = parser.parse_args(argv)
+    try:
+        return {"run": _run, "table": _print, "jobs": _jobs, "tools": _tools, "truth": _truth}[options.command](options)
+    except (ValueError, FileNotFoundError) as error:
+        print(f"slowbench: {error}", file=sys.stderr)
+        return 2
+
+
+def asked(jobs: str, halves: dict[str, str], names: list[str]) -> list[str]:
+    """The jobs of ``--jobs``. A number takes calm ones and causes in turn, each label once before one comes twice."""
+    if jobs == "all":
+        return sorted(halves)
+    if not jobs.isdecimal():
+        found = jobs.split(",")
+        if unknown := [job for job in found if job not in names]:
+            raise ValueError(f"no job {unknown[0]!r}: slowbench jobs lists them")
+        return found
+    ranked = sorted(halves, key=lambda job: hashlib.sha256(f"some {job}".encode()).digest())
+    of_label: dict[tuple[str, str], list[str]] = {}
+    for job in ranked:
+        found_truth = truth.made(job)
+        of_label.setdefault((found_truth.symptom, found_truth.cause), []).append(job)
+    turns = max(map(len, of_label.values()))
+    ranked = [some[turn] for turn in range(turns) for some in of_label.values() if turn < len(some)]
+    calm = [job for job in ranked if truth.made(job).is_calm]
+    ill = [job for job in ranked if job not in calm]
+    count = min(int(jobs), len(halves))
+    quarter = min(len(calm), max(1, count // 4), count)
+    return sorted(calm[:quarter] + ill[: count - quarter])
+
+
+def _run(options: argparse.Namespace) -> int:
+    from slowbench import jobs, observe
+    from slowbench.tools import chosen
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no job or tool is left behind
+    halves, tools = truth.halves(), chosen(options.tools)
+    names = asked(options.jobs, halves, jobs.scenario.names())
+    done = {(run.job, one.tool) for run in _read(options.output) for one in run.observed} if options.output.exists() else set()
+    began = time.monotonic()
+    with options.output.open("a", encoding="utf-8") as out:
+        for number, job in enumerate(names):
+            if options.minutes and time.monotonic() - began > 60 * options.minutes:
+                print(f"{len(names) - number} jobs were not begun: the time is over; the same command goes on", file=sys.stderr)
+                break
+            part = [tool for tool in tools if options.tools or not tool.instrument or halves.get(job) == truth.OPEN_HALF]
+            left = [tool for tool in part if (job, tool.name) not in done]
+            beside = [tool for tool in left if not tool.instrument]
+            for some in [beside] * bool(beside) + [[tool] for tool in left if tool.instrument]:
+                run = observe.observed(job, some, options.seconds, not options.no_advice)
+                out.write(run.line() + "\n")
+                out.flush()
+            passed_s = time.monotonic() - began
+            left_min = passed_s / (number + 1) * (len(names) - number - 1) / 60
+            at = f"{number + 1} of {len(names)} after {passed_s / 60:.1f} min, {left_min:.0f} min left"
+            print(f"{at}: {job}", file=sys.stderr, flush=True)
+        if not options.no_overhead:
+            for tool in tools:
+                found = [value for job in _CALM if (value := _slowdown(job, tool)) is not None]
+                if found:
+                    out.write(json.dumps({"tool": tool.name, "slowdown_pct": round(sum(found) / len(found), 1)}) + "\n")
+    return _print(options)
+
+
+def _slowdown(job: str, tool: Tool) -> float | None:
+    from slowbench import observe
+    from slowbench.jobs import runner
+
+    try:
+        return observe.slowdown(job, tool)
+    except runner.NotReady:
+        return None
+
+
+def _read(path: Path) -> list[Run]:
+    from slowbench.observe import decoded
+
+    return [decoded(line) for line in path.read_text(encoding="utf-8").splitlines() if '"job"' in line]
+
+
+def _print(options: argparse.Namespace) -> int:
+    from slowbench.table import text
+
+    runs = _read(options.output)
+    lines = [json.loads(line) for line in options.output.read_text(encoding="utf-8").splitlines() if '"slowdown_pct"' in line]
+    slowdowns = {line["tool"]: line["slowdown_pct"] for line in lines}
+    truths = {run.job: truth.made(run.job) for run in runs}
+    found = text(runs, truths, truth.halves(), slowdowns)
+    if page := getattr(options, "page", None):
+        before, mark, rest = page.read_text(encoding="utf-8").partition(_TABLE)
+        _, end, after = rest.partition(_END)
+        if not (mark and end):
+            raise ValueError(f"{page} has no {_TABLE} and {_END}")
+        page.write_text(f"{before}{mark}\n{found}{end}{after}", encoding="utf-8")
+    print(found, end="")
+    return 0 if any(not run.fault for run in runs) else 1
+
+
+def _jobs(_options: argparse.Namespace) -> int:
+    for job, half in sorted(truth.halves().items()):
+        found = truth.made(job)
+        print(f"{job:36} {half:7} " + (f"{found.symptom:18} {found.cause:24} {found.title}" if half == truth.OPEN_HALF else ""))
+    return 0
+
+
+def _tools(_options: argparse.Namespace) -> int:
+    from slowbench.tools import TOOLS
+
+    for name, tool in TOOLS.items():
+        print(f"{name:14} pip install {tool.install:14} {'inside the job' if tool.instrument else 'beside the job'}")
+    return 0
+
+
+def _truth(options: argparse.Namespace) -> int:
+    if options.draw:
+        from slowbench.jobs import scenario
+        from tests.corpus import split  # in gputop's tree only: its rules were never fitted to the half `hold-out`
+
+        names = {split.LEARN: truth.OPEN_HALF, split.HOLD_OUT: truth.SEALED_HALF}
+        truth.write({name: names[split.half_of(name)] for name in scenario.names()}, options.salt)
+    found = truth.faults(options.salt)
+    print("\n".join(found) if found else f"{len(truth.halves())} jobs: the labels are what the files say")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

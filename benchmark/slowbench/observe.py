@@ -1,0 +1,286 @@
+"""Run a job with tools beside it, take down what each of them says and when, and make their first advice on the job."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slowbench import jobs
+from slowbench.tools import Tool
+from slowbench.vocabulary import UNKNOWN
+
+INSTRUMENT_VARIABLE = "GPUTOP_INSTRUMENT"  # as tests/workloads/loop.py reads it, which imports torch
+BEFORE_S = 2.0  # s of training between the tools' start and the disturbance
+READY_S = 30.0  # s for a tool to watch
+END_S = 10.0  # s for a tool to print its last answer, after SIGTERM
+MEASURE_S, SETTLE_S = 4.0, 2.0  # s over which the pace is taken, and after a change before it
+WATCH_S = 10.0  # s that the tools have from the onset on
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a tool said, and when."""
+
+    at_s: float  # s from the onset; below 0 before it
+    symptom: str = UNKNOWN
+    cause: str = UNKNOWN
+    culprits: list[str] = field(default_factory=list)  # pids and names, as text
+    advice: str = ""
+    command: str = ""
+
+
+@dataclass(slots=True)
+class Tried:
+    """What became of a tool's first advice."""
+
+    gain: float | None = None  # pace of the GPU's work after it, over the one before; None: it was not made
+    why_not: str = ""
+
+
+@dataclass(slots=True)
+class Observed:
+    """One tool's part in one run."""
+
+    tool: str
+    version: str = ""
+    needs: list[str] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
+    cpu_pct: float | None = None  # of one CPU, over the watch; what an instrument takes inside the job is not in it
+    fault: str = ""  # why it gave no answers
+    tried: Tried | None = None  # None: it advised nothing that changes something
+
+    @property
+    def last(self) -> Answer:
+        """What stands in the end."""
+        return self.answers[-1] if self.answers else Answer(0.0)
+
+
+@dataclass(slots=True)
+class Run:
+    """One job with some tools beside it."""
+
+    job: str
+    culprits: dict[str, str] = field(default_factory=dict)  # pid -> name, as they were in this run
+    observed: list[Observed] = field(default_factory=list)
+    watched_s: float = 0.0  # s from the onset to the end
+    others_cpus: float = 0.0  # CPUs that took who has no part in it
+    fault: str = ""  # why the job could not run
+
+    def line(self) -> str:
+        """The run as a line of JSON."""
+        return json.dumps(asdict(self))
+
+
+def decoded(line: str) -> Run:
+    """What `Run.line` wrote."""
+    found: dict[str, Any] = json.loads(line)
+    observed = [
+        Observed(**{**one, "answers": [Answer(**said) for said in one["answers"]], "tried": one["tried"] and Tried(**one["tried"])})
+        for one in found.pop("observed")
+    ]
+    return Run(**found, observed=observed)
+
+
+class Watcher:
+    """An adapter that runs: its lines are read as they come."""
+
+    def __init__(self, tool: Tool, running: jobs.runner.Running) -> None:
+        self.tool = tool
+        self.observed = Observed(tool.name)
+        self.is_ready = threading.Event()
+        self._lines: list[tuple[int, dict[str, Any]]] = []
+        path = ":".join((str(jobs.PACKAGE), running.env.get("PYTHONPATH", "")))
+        env = {**running.env, "PYTHONPATH": path, "GPUTOP_WORKLOAD_FOLDER": str(running.folder)}
+        command = [*tool.command, *map(str, running.trainer_pids)]
+        self._errors = (running.folder / f"errors-{tool.name}").open("w+")
+        self._process = subprocess.Popen(
+            command, env=env, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
+        )
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._take(line)
+        self.is_ready.set()  # it has ended: nobody need wait for it
+
+    def _take(self, line: str) -> None:
+        try:
+            found = json.loads(line)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):  # what its libraries print
+            return
+        if "ready" in found:
+            self.observed.version, self.observed.needs = str(found["ready"]), [str(one) for one in found.get("needs", [])]
+            self.is_ready.set()
+        else:
+            self._lines.append((time.monotonic_ns(), found))
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the adapter, its children and those who have ended among them."""
+        return sum(_cpu_s(pid) for pid in {self._process.pid, *jobs.runner.descendants([self._process.pid])})
+
+    def stop(self, onset_ns: int) -> Observed:
+        """Ask it for its last answer and end it; what it said."""
+        try:
+            self._process.send_signal(signal.SIGTERM)
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            pass
+        jobs.runner.end(self._process)
+        self._thread.join(END_S)
+        self.observed.answers = [_answer((at_ns - onset_ns) / 1e9, found) for at_ns, found in self._lines]
+        if not self.observed.version:
+            self._errors.seek(0)
+            last = self._errors.read().strip().splitlines()[-1:]
+            self.observed.fault = "".join(last) or "it was never ready"
+        self._errors.close()
+        return self.observed
+
+
+def _answer(at_s: float, found: dict[str, Any]) -> Answer:
+    texts = {name: str(found.get(name, "")) for name in ("advice", "command")}
+    words = {name: str(found.get(name, UNKNOWN)) for name in ("symptom", "cause")}
+    return Answer(round(at_s, 2), **words, culprits=[str(one) for one in found.get("culprits", [])], **texts)
+
+
+def _cpu_s(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def observed(job: str, tools: list[Tool], seconds: float = WATCH_S, apply: bool = True) -> Run:
+    """The run of a job with tools beside it. A tool that works inside the job has to be alone."""
+    run = Run(job)
+    variables = {INSTRUMENT_VARIABLE: tools[0].instrument} if any(tool.instrument for tool in tools) else {}
+    if variables:
+        variables["PYTHONPATH"] = ":".join(filter(None, (str(jobs.PACKAGE), os.environ.get("PYTHONPATH"))))
+    lasts_s = READY_S + BEFORE_S + seconds + 2 * (MEASURE_S + SETTLE_S) + END_S
+    try:
+        with jobs.advice.variables_set(variables), jobs.runner.started(job, lasts_s) as running, ExitStack() as stack:
+            watchers = [Watcher(tool, running) for tool in tools]
+            for one in watchers:
+                stack.callback(one.stop, 0)
+            _wait_ready(watchers)
+            before_s, began = [one.cpu_s() for one in watchers], time.monotonic()
+            time.sleep(BEFORE_S if running.scenario.disturb else 0.0)
+            with running.disturbed():
+                others = jobs.calm.Meter()
+                time.sleep(seconds)
+                run.watched_s, run.others_cpus = (time.monotonic_ns() - running.onset_ns) / 1e9, round(others.cpus(), 2)
+                run.culprits = {str(pid): name for pid, name in running.culprits.items()}
+                passed_s = time.monotonic() - began
+                for one, cpu_s in zip(watchers, before_s, strict=True):
+                    one.observed.cpu_pct = round(100 * (one.cpu_s() - cpu_s) / passed_s, 1)
+                stack.pop_all()
+                run.observed = [one.stop(running.onset_ns) for one in watchers]
+                later = _apply(running, run) if apply else []
+        gains: dict[str, Tried] = {}
+        for advised, more, before in later:
+            gains[repr(more)] = advised.tried = gains.get(repr(more)) or _gain(job, more, before)
+    except (jobs.runner.NotReady, OSError, ImportError, subprocess.SubprocessError) as error:
+        run.fault = f"{type(error).__name__}: {error}"
+    return run
+
+
+def _wait_ready(watchers: list[Watcher]) -> None:
+    deadline = time.monotonic() + READY_S
+    for one in watchers:
+        one.is_ready.wait(max(0.0, deadline - time.monotonic()))
+
+
+def pace(running: jobs.runner.Running, seconds: float) -> float:
+    """Share of the time in which the job's GPUs worked."""
+    host = jobs.simgpu.attach(running.folder / "simgpu")
+    gpus = host.dev[: host.devices]
+    before, began = sum(gpu.busy_ns() for gpu in gpus), time.monotonic_ns()
+    time.sleep(seconds)
+    worked_ns: int = sum(gpu.busy_ns() for gpu in gpus) - before
+    return worked_ns / (time.monotonic_ns() - began) / len(gpus)
+
+
+def _apply(running: jobs.runner.Running, run: Run) -> list[tuple[Observed, dict[str, str], float]]:
+    """Make the first command for a shell that a tool advises; of others only where it is the same, for it cannot be undone.
+
+    Returns who advises variables of a new start, these, and the pace before: that is made when this run has ended.
+    """
+    before: float | None = None
+    shell = ""
+    later = []
+    for one in run.observed:
+        command = one.last.command
+        if not (command or one.last.advice):
+            continue
+        is_shell, variables = bool(jobs.advice.SHELL.fullmatch(command)), jobs.advice.environment_of(command)
+        if variables is not None:
+            before = pace(running, MEASURE_S) if before is None else before  # taken once, before any command is made
+            later.append((one, variables, before))
+        elif not is_shell:
+            one.tried = Tried(why_not="it takes a person, or an edit of the program")
+        elif not jobs.advice.is_own(command, running):
+            one.tried = Tried(why_not="it changes what is not the job's")
+        elif not shell:
+            before = pace(running, MEASURE_S) if before is None else before
+            shell, one.tried = command, _gain_here(running, command, before)
+        elif shell != command:
+            one.tried = Tried(why_not="another tool's command was made in this run")
+        else:
+            one.tried = next(other.tried for other in run.observed if other.last.command == command)
+    return later
+
+
+def _gain_here(running: jobs.runner.Running, command: str, before: float) -> Tried:
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        return Tried(why_not=f"it failed: {done.stderr.strip()[:120]}")
+    time.sleep(SETTLE_S)
+    return Tried(gain=round(pace(running, MEASURE_S) / max(before, 0.01), 2))
+
+
+def _gain(job: str, variables: dict[str, str], before: float) -> Tried:
+    try:
+        with jobs.advice.variables_set(variables), jobs.runner.started(job, 2 * SETTLE_S + MEASURE_S + 5) as again, again.disturbed():
+            time.sleep(2 * SETTLE_S)
+            return Tried(gain=round(pace(again, MEASURE_S) / max(before, 0.01), 2))
+    except (jobs.runner.NotReady, OSError) as error:
+        return Tried(why_not=f"{error}")
+
+
+@contextmanager
+def _beside(tool: Tool, running: jobs.runner.Running) -> Iterator[None]:
+    watcher = Watcher(tool, running)
+    try:
+        _wait_ready([watcher])
+        yield
+    finally:
+        watcher.stop(0)
+
+
+def slowdown(job: str, tool: Tool, rounds: int = 2) -> float | None:
+    """How many percent less a job does with the tool beside it, of rounds with and without it; None for one that works inside the job."""
+    if tool.instrument:
+        return None
+    beside = alone = 0.0
+    with jobs.runner.started(job, rounds * 2 * (READY_S + MEASURE_S + SETTLE_S)) as running:
+        for _ in range(rounds):
+            time.sleep(SETTLE_S)
+            alone += pace(running, MEASURE_S)
+            with _beside(tool, running):
+                time.sleep(SETTLE_S)
+                beside += pace(running, MEASURE_S)
+    return round(100 * (1 - beside / alone), 1) if alone else None
+

@@ -1,0 +1,131 @@
+"""How good the answers are: pure functions of runs and truths."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from slowbench.observe import Answer, Observed, Run
+from slowbench.truth import Truth
+from slowbench.vocabulary import IDLE, NONE, PAUSE, UNKNOWN, WORKS
+
+HARM, HELP = 0.90, 1.05  # gain below which advice harms, from which it helps: windows of 4 s differ by less in a job that nobody touches
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One tool on one job. None: that is not asked of this job."""
+
+    symptom: bool | None
+    cause: bool | None
+    culprits: bool | None
+    seconds: float | None  # from the onset to the answer that was right and stayed so; None: never
+    false_alarm: bool | None
+    abstained: bool | None  # it named no cause of a job that has one
+    helped: bool | None  # whether the first advice, where it could be made, did that
+    harmed: bool | None
+    advised_calm: bool | None  # whether it wanted something changed where nothing is wrong
+
+
+def is_right(said: Answer, truth: Truth) -> bool:
+    """Symptom and cause as in the truth; of a job that nothing slows the symptom."""
+    return said.symptom == truth.symptom and (truth.is_calm or said.cause == truth.cause)
+
+
+def alarms(said: Answer) -> bool:
+    """Whether it says that something is wrong."""
+    return said.cause not in (NONE, UNKNOWN, PAUSE) or said.symptom not in (WORKS, IDLE, UNKNOWN)
+
+
+def seconds_to(answers: list[Answer], truth: Truth) -> float | None:
+    """s from the onset to the first of the answers that are right until the end; None if the last one is wrong."""
+    since: float | None = None
+    for said in answers:
+        since = (said.at_s if since is None else since) if is_right(said, truth) else None
+    return None if since is None else max(0.0, since)
+
+
+def names_culprits(said: Answer, truth: Truth, culprits: Mapping[str, str]) -> bool | None:
+    """Whether those to blame are the first that it names, by pid or by name, in any order; None where nobody is to blame."""
+    if not truth.culprits:
+        return None
+
+    def true_name(one: str) -> str | None:
+        """The culprit that is meant; a name may be cut to 15 bytes, as the kernel's are."""
+        return culprits.get(one) or next((name for name in truth.culprits if one[:15] == name[:15]), None)
+
+    named = list(dict.fromkeys(said.culprits))
+    meant = [true_name(one) for one in named[: max(len(truth.culprits), len(culprits))]]
+    first = meant[: len(truth.culprits)]
+    return bool(first) and None not in first and {*truth.culprits} <= {*meant}
+
+
+def scored(one: Observed, truth: Truth, run: Run) -> Score:
+    """What one tool's answers are worth."""
+    said, calm = one.last, truth.is_calm
+    gain = one.tried.gain if one.tried else None
+    return Score(
+        symptom=said.symptom == truth.symptom,
+        cause=None if calm else is_right(said, truth),
+        culprits=names_culprits(said, truth, run.culprits),
+        seconds=None if calm else seconds_to(one.answers, truth),
+        false_alarm=alarms(said) if calm else None,
+        abstained=None if calm else said.cause == UNKNOWN or said.symptom == UNKNOWN,
+        helped=None if gain is None or calm else gain >= HELP,
+        harmed=None if gain is None else gain < HARM,
+        advised_calm=bool(said.command) if calm else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One tool over some jobs; pairs are (met, asked)."""
+
+    tool: str
+    version: str
+    needs: tuple[str, ...]
+    jobs: int
+    symptom: tuple[int, int]
+    cause: tuple[int, int]
+    wrong: tuple[int, int]  # named a cause that is not it
+    abstained: tuple[int, int]
+    culprits: tuple[int, int]
+    false_alarms: tuple[int, int]
+    helped: tuple[int, int]
+    harmed: tuple[int, int]
+    advised_calm: tuple[int, int]
+    median_s: float | None
+    cpu_pct: float | None
+    fault: str
+
+
+def rows(runs: Iterable[Run], truths: Mapping[str, Truth]) -> list[Row]:
+    """A row for each tool, in the order in which they came."""
+    by_tool: dict[str, list[tuple[Observed, Score]]] = {}
+    for run in runs:
+        for one in run.observed:
+            by_tool.setdefault(one.tool, []).append((one, scored(one, truths[run.job], run)))
+    return [_row(tool, found) for tool, found in by_tool.items()]
+
+
+def _row(tool: str, found: list[tuple[Observed, Score]]) -> Row:
+    here = [one for one, _ in found if one.version]
+    scores = [score for _, score in found]
+    delays = [score.seconds for score in scores if score.seconds is not None]
+    loads = [one.cpu_pct for one in here if one.cpu_pct is not None]
+    wrong = [None if score.cause is None else not (score.cause or score.abstained) for score in scores]
+    return Row(
+        tool=tool, version=here[0].version if here else "", needs=tuple(here[0].needs) if here else (), jobs=len(found),
+        symptom=_count(score.symptom for score in scores), cause=_count(score.cause for score in scores), wrong=_count(wrong),
+        abstained=_count(score.abstained for score in scores), culprits=_count(score.culprits for score in scores),
+        false_alarms=_count(score.false_alarm for score in scores), helped=_count(score.helped for score in scores),
+        harmed=_count(score.harmed for score in scores), advised_calm=_count(score.advised_calm for score in scores),
+        median_s=round(statistics.median(delays), 1) if delays else None, cpu_pct=round(statistics.median(loads), 1) if loads else None,
+        fault=next((one.fault for one, _ in found if one.fault), ""),
+    )  # fmt: skip
+
+
+def _count(marks: Iterable[bool | None]) -> tuple[int, int]:
+    asked = [mark for mark in marks if mark is not None]
+    return sum(asked), len(asked)

@@ -1,0 +1,39 @@
+"""nvidia-smi with a written rule: the columns that people look at first, and what is usually concluded from them.
+
+Where there is no nvidia-smi (before the simulated GPU) the same readings are taken from NVML, of which nvidia-smi prints them.
+The rule: 80 % and more is well, unless a clock is held down by heat or power; below 5 % nobody wants anything; between them the GPU waits
+for its input, for a reason that these columns do not have, and the usual advice is to try more loader workers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pynvml
+
+from slowbench.adapter import MORE_WORKERS, answer, every, ready
+
+_HELD = 0x8 | 0x20 | 0x40 | 0x80  # slowdown by hardware, software's heat, hardware's heat, power brake (nvml.h)
+
+
+def main() -> None:
+    """Watch the first GPU."""
+    pynvml.nvmlInit()
+    gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+    ready(pynvml.nvmlSystemGetDriverVersion())
+    last: deque[int] = deque(maxlen=5)
+    for _ in every(1.0):
+        last.append(pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu)
+        util = sum(last) / len(last)
+        if pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) & _HELD:
+            answer("computes-slowly", "gpu-throttled", advice="look at temperature and power")
+        elif util >= 80:
+            answer("works", "none")
+        elif util < 5:
+            answer("nothing-to-do")
+        else:
+            answer("waits-for-input", advice="more DataLoader workers", command=MORE_WORKERS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""What is wrong with each job, as files: made of the labels of the jobs, in words of no tool; half of them as hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from slowbench import __version__, jobs
+from slowbench.vocabulary import CAUSES, FROM_GPUTOP, FROM_GPUTOP_CAUSE, IDLE, NONE, WORKS
+
+FOLDER = Path(__file__).parent / "truth"
+SEALED = "sealed.json"
+OPEN_HALF, SEALED_HALF = HALVES = ("open", "sealed")
+MOST_OF_A_LABEL = {NONE: 7}  # jobs of one label in one half; any other cause has `_MOST`
+_MOST = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What is wrong with one job."""
+
+    job: str
+    title: str
+    symptom: str
+    cause: str
+    onset: str
+    """``disturbance``: it begins while the tools watch; ``start``: the job has it from its start."""
+    victims: tuple[str, ...]
+    """Who waits: ``trainers``, ``other ranks``; empty where nothing is wrong."""
+    culprits: tuple[str, ...]
+    """Names of the processes to blame; their pids come with the run. Empty: nobody is."""
+    fix: str
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing slows the job: whoever names a cause raises a false alarm."""
+        return self.cause == NONE and self.symptom in (WORKS, IDLE)
+
+    def text(self) -> str:
+        """The file's content, which is what is hashed."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+
+
+def made(job: str) -> Truth:
+    """The truth of a job, of its label."""
+    what = jobs.scenario.load(job)
+    symptom, cause = FROM_GPUTOP[what.label.symptom], FROM_GPUTOP_CAUSE[what.label.cause]
+    path = jobs.TREE / "tests" / "workloads" / "scenarios" / f"{job.replace('-', '_')}.py"
+    title = path.read_text(encoding="utf-8").split('"""')[1].split("\n\n")[0].replace("\n", " ").strip()
+    victims = () if cause == NONE else ("other ranks",) if symptom == "waits-for-rank" else ("trainers",)
+    onset = "start" if what.disturb is None else "disturbance"
+    return Truth(job, title, symptom, cause, onset, victims, tuple(sorted(what.label.culprits)), CAUSES[cause][1])
+
+
+def seal(truth: Truth, salt: str) -> str:
+    """The hash that stands for a truth until its salt is published."""
+    return hashlib.sha256(f"{salt}\n{truth.text()}".encode()).hexdigest()
+
+
+def sealed(folder: Path = FOLDER) -> dict[str, Any]:
+    """The file of hashes: release, jobs, and the salt once it is published."""
+    found: dict[str, Any] = json.loads((folder / SEALED).read_text(encoding="utf-8"))
+    return found
+
+
+def halves(folder: Path = FOLDER) -> dict[str, str]:
+    """Job -> its half."""
+    return {
+        **{path.stem: OPEN_HALF for path in sorted(folder.glob("*.json")) if path.name != SEALED},
+        **dict.fromkeys(sealed(folder)["jobs"], SEALED_HALF),
+    }
+
+
+def faults(salt: str = "", folder: Path = FOLDER) -> list[str]:
+    """Jobs whose label is not what the files say: of the open half, and of the sealed one where the salt is known."""
+    found = [
+        f"{path.stem}: its file is not made of its label"
+        for path in sorted(folder.glob("*.json"))
+        if path.name != SEALED and path.read_text(encoding="utf-8") != made(path.stem).text()
+    ]
+    hashes = sealed(folder)
+    if salt := salt or hashes["salt"]:
+        found += [f"{job}: its label does not fit its seal" for job, kept in hashes["jobs"].items() if seal(made(job), salt) != kept]
+    return found
+
+
+def drawn(half_of: dict[str, str]) -> list[str]:
+    """Jobs of a release: of each label and half the first few by the hash of their names, none that takes minutes."""
+    counts: dict[tuple[str, str, str], int] = {}
+    chosen = []
+    for job in sorted(half_of, key=lambda name: hashlib.sha256(f"{__version__} {name}".encode()).digest()):
+        what = jobs.scenario.load(job)
+        if what.label.beside or what.least_s:
+            continue
+        truth = made(job)
+        key = half_of[job], truth.symptom, truth.cause
+        if counts.get(key, 0) < MOST_OF_A_LABEL.get(truth.cause, _MOST):
+            counts[key] = counts.get(key, 0) + 1
+            chosen.append(job)
+    return sorted(chosen)
+
+
+def write(half_of: dict[str, str], salt: str, folder: Path = FOLDER) -> None:
+    """Draw the jobs of a release and write their files."""
+    folder.mkdir(exist_ok=True)
+    for path in folder.glob("*.json"):
+        path.unlink()
+    hashes = {}
+    for job in drawn(half_of):
+        if half_of[job] == OPEN_HALF:
+            (folder / f"{job}.json").write_text(made(job).text(), encoding="utf-8")
+        else:
+            hashes[job] = seal(made(job), salt)
+    (folder / SEALED).write_text(json.dumps({"release": __version__, "salt": "", "jobs": hashes}, indent=1) + "\n", encoding="utf-8")

@@ -1,0 +1,216 @@
+"""What answers are worth, of hand-made runs; and that truths, words and adapters fit together."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from slowbench import score, truth, vocabulary
+from slowbench.__main__ import asked
+from slowbench.observe import Answer, Observed, Run, Tried, Watcher, decoded
+from slowbench.table import text
+from slowbench.tools import TOOLS, Tool, chosen
+from slowbench.truth import Truth
+
+from gputop.findings.verdict import LOOKING, OWN_CAUSES, SYMPTOMS
+from tests.corpus import split
+from tests.require import require
+from tests.wait import PATIENCE_S
+from tests.workloads import scenario
+from tests.workloads.runner import Running
+
+_BLAMED = ("fluent-bit", "node_exporter")
+HOGS = Truth("hogs", "", "waits-for-input", "cpu-taken-by-others", "disturbance", ("trainers",), _BLAMED, "stop them")
+DISK = Truth("disk", "", "waits-for-input", "slow-disk", "disturbance", ("trainers",), (), "a cache")
+CALM = Truth("calm", "", "works", "none", "start", (), (), "")
+IDLE = Truth("idle", "", "nothing-to-do", "none", "start", (), (), "")
+PIDS = {"71": "node_exporter", "72": "fluent-bit"}
+
+
+def said(symptom: str, cause: str, at_s: float = 1.0, *culprits: str, command: str = "") -> Answer:
+    return Answer(at_s, symptom, cause, [*culprits], "" if not command else "do", command)
+
+
+def tool(*answers: Answer, gain: float | None = None, name: str = "a") -> Observed:
+    return Observed(name, "1.0", answers=[*answers], cpu_pct=2.0, tried=None if gain is None else Tried(gain))
+
+
+def scored(known: Truth, *answers: Answer, gain: float | None = None) -> score.Score:
+    return score.scored(tool(*answers, gain=gain), known, Run(known.job, PIDS if known.culprits else {}))
+
+
+def test_the_right_cause_needs_the_right_symptom() -> None:
+    right = scored(DISK, said("waits-for-input", "slow-disk"))
+    assert (right.symptom, right.cause, right.abstained, right.false_alarm) == (True, True, False, None)
+    assert scored(DISK, said("waits-for-copies", "slow-disk")).cause is False
+    half = scored(DISK, said("waits-for-input", "lock"))
+    assert (half.symptom, half.cause, half.abstained) == (True, False, False)
+
+
+def test_who_names_no_cause_abstains() -> None:
+    for answers in ([], [said("waits-for-input", "unknown")], [said("unknown", "slow-disk")]):
+        found = scored(DISK, *answers)
+        assert (found.cause, found.abstained) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("answers", "seconds"),
+    [
+        ([(0.5, "lock"), (3.0, "slow-disk")], 3.0),
+        ([(2.0, "slow-disk"), (4.0, "slow-disk")], 2.0),
+        ([(2.0, "slow-disk"), (4.0, "lock"), (6.0, "slow-disk")], 6.0),
+        ([(-1.0, "slow-disk")], 0.0),
+        ([(2.0, "slow-disk"), (4.0, "lock")], None),
+        ([], None),
+    ],
+)
+def test_the_answer_counts_from_when_it_stays_right(answers: list[tuple[float, str]], seconds: float | None) -> None:
+    assert scored(DISK, *(said("waits-for-input", cause, at_s) for at_s, cause in answers)).seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("culprits", "right"),
+    [
+        (["72", "71"], True),
+        (["node_exporter", "72"], True),
+        (["72", "71", "905"], True),
+        (["905", "72", "71"], False),
+        (["72"], False),
+        (["72", "72"], False),
+        ([], False),
+    ],
+)
+def test_the_culprits_are_those_named_first(culprits: list[str], right: bool) -> None:
+    assert scored(HOGS, said("waits-for-input", "cpu-taken-by-others", 1.0, *culprits)).culprits is right
+
+
+def test_nobody_is_asked_for_a_culprit_where_nobody_is_to_blame() -> None:
+    assert scored(DISK, said("waits-for-input", "slow-disk", 1.0, "72")).culprits is None
+
+
+@pytest.mark.parametrize(
+    ("known", "answer", "alarm", "symptom"),
+    [
+        (CALM, said("works", "none"), False, True),
+        (CALM, said("unknown", "unknown"), False, False),
+        (CALM, said("nothing-to-do", "none"), False, False),
+        (CALM, said("waits-for-input", "unknown"), True, False),
+        (CALM, said("works", "slow-disk"), True, True),
+        (IDLE, said("nothing-to-do", "planned-pause"), False, True),
+        (IDLE, said("busy-in-vain", "unknown"), True, False),
+    ],
+)
+def test_an_alarm_about_a_calm_job_is_false(known: Truth, answer: Answer, alarm: bool, symptom: bool) -> None:
+    found = scored(known, answer)
+    assert (found.false_alarm, found.symptom, found.cause, found.seconds) == (alarm, symptom, None, None)
+
+
+@pytest.mark.parametrize(
+    ("gain", "helped", "harmed"), [(None, None, None), (0.5, False, True), (0.95, False, False), (1.2, True, False)]
+)
+def test_advice_is_worth_what_the_pace_says(gain: float | None, helped: bool | None, harmed: bool | None) -> None:
+    found = scored(DISK, said("waits-for-input", "slow-disk", command="echo"), gain=gain)
+    assert (found.helped, found.harmed) == (helped, harmed)
+    calm = scored(CALM, said("waits-for-input", "unknown", command="DataLoader(..., num_workers=4)"), gain=gain)
+    assert (calm.helped, calm.harmed, calm.advised_calm) == (None, harmed, True)
+
+
+def test_the_table_counts_each_tool_and_each_half() -> None:
+    runs = [
+        Run("disk", {}, [tool(said("waits-for-input", "slow-disk", 3.0)), tool(said("waits-for-input", "lock"), name="b")]),
+        Run("calm", {}, [tool(said("works", "none")), tool(said("waits-for-input", "lock"), name="b")]),
+        Run("disk", {}, [Observed("c", fault="No module named 'c'")]),
+        Run("hogs", fault="NotReady: no root"),
+    ]
+    found = text(runs, {"disk": DISK, "calm": CALM, "hogs": HOGS}, {"disk": "open", "calm": "sealed"}, {"a": 1.5})
+    everything, _, halves = found.partition("### The open half")
+    cells = [[cell.strip() for cell in line.strip("| ").split("|")] for line in everything.splitlines() if "|" in line]
+    rows = {line[0].split()[0].rstrip(":"): line for line in cells}
+    assert "2 jobs, 1 with a cause and 1 with none; 1 could not run: hogs." in everything
+    #                   cause, symptom, culprit, wrong, none, false alarms, seconds
+    assert rows["a"][1:8] == ["1/1", "2/2", "–", "0/1", "0/1", "0/1", "3.0"]
+    assert rows["b"][1:8] == ["0/1", "1/2", "–", "1/1", "0/1", "1/1", "never"]
+    assert rows["a"][12] == "1.5 %"
+    assert "No module" in rows["c"][0]
+    assert "0/1" not in halves.partition("### The sealed half")[0].splitlines()[4].split("|")[2]
+
+
+def test_a_run_is_kept_as_a_line() -> None:
+    run = Run("hogs", PIDS, [tool(said("works", "none"), gain=1.1), Observed("b", fault="gone")], 10.0, 0.1)
+    assert decoded(run.line()) == run
+
+
+def test_any_program_is_a_tool(tmp_path: Path) -> None:
+    """One in no Python, whose libraries print, too, and whose last answer comes when it is asked to end."""
+    script = tmp_path / "tool.sh"
+    script.write_text(
+        """trap 'echo "{\\"symptom\\": \\"works\\", \\"cause\\": \\"none\\"}"; exit' TERM
+        echo '{"ready": "3.1", "needs": ["root"]}'; echo Loading...
+        echo '{"symptom": "waits-for-input", "culprits": ['$1', "fluent-bit"], "advice": "more"}'
+        while :; do sleep 0.01; done"""
+    )
+    (known,) = chosen([f"mine=sh {script}"])
+    watcher = Watcher(known, Running("affinity", scenario.load("affinity"), 1.0, tmp_path, {"PATH": "/usr/bin:/bin"}))
+    assert watcher.is_ready.wait(PATIENCE_S)
+    found = watcher.stop(0)
+    assert (found.tool, found.version, found.needs, found.fault) == ("mine", "3.1", ["root"], "")
+    assert (found.last.symptom, found.last.cause) == ("works", "none")
+
+
+def test_a_tool_that_is_missing_has_a_reason(tmp_path: Path) -> None:
+    broken = Tool("broken", (sys.executable, "-c", "import no_such_tool"))
+    watcher = Watcher(broken, Running("affinity", scenario.load("affinity"), 1.0, tmp_path, {}))
+    assert watcher.is_ready.wait(PATIENCE_S)
+    assert "no_such_tool" in watcher.stop(0).fault
+
+
+def test_every_word_of_gputop_has_a_neutral_one() -> None:
+    assert {*vocabulary.FROM_GPUTOP} == {*SYMPTOMS, LOOKING}
+    assert {*vocabulary.FROM_GPUTOP_CAUSE} == {*OWN_CAUSES}
+    assert {*vocabulary.FROM_GPUTOP.values()} == {*vocabulary.SYMPTOMS}
+    assert {*vocabulary.FROM_GPUTOP_CAUSE.values()} == {*vocabulary.CAUSES}
+
+
+def test_the_truths_are_made_of_the_labels() -> None:
+    require("torch")
+    halves = truth.halves()
+    assert truth.faults() == []
+    assert len(halves) >= 120
+    assert {job: split.half_of(job) == split.LEARN for job in halves} == {job: half == truth.OPEN_HALF for job, half in halves.items()}
+    assert 0.4 < sum(half == truth.SEALED_HALF for half in halves.values()) / len(halves) < 0.6
+    some = asked("12", halves, scenario.names())
+    assert len({*some}) == 12
+    assert sum(truth.made(job).is_calm for job in some) == 3
+    with pytest.raises(ValueError, match="no-such"):
+        asked("no-such", halves, scenario.names())
+
+
+def test_a_seal_fits_one_truth_and_one_salt(tmp_path: Path) -> None:
+    require("torch")
+    job = "disk-io"
+    (tmp_path / truth.SEALED).write_text(json.dumps({"release": "x", "salt": "", "jobs": {job: truth.seal(truth.made(job), "pepper")}}))
+    assert truth.faults("pepper", tmp_path) == []
+    assert len(truth.faults("salt", tmp_path)) == 1
+    assert truth.faults("", tmp_path) == []  # nobody can know yet
+    assert truth.seal(HOGS, "pepper") != truth.seal(DISK, "pepper")
+
+
+def test_tools_have_their_adapters() -> None:
+    assert {*TOOLS} >= {"nvidia-smi", "py-spy", "gputop", "gputop-ebpf", "gpuprof", "traceml"}
+    with pytest.raises(ValueError, match="nvidia-smi"):
+        chosen(["no-such"])
+
+
+def test_a_profiler_inside_the_job_wraps_loader_and_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    require("torch")
+    from tests.workloads import loop
+
+    monkeypatch.setenv(loop.INSTRUMENT_VARIABLE, f"{__name__}:doubled")
+    loader, step = loop._instrument()([1, 2], print)
+    assert (list(loader), step) == ([1, 2, 1, 2], print)
+
+
+def doubled(loader: list[object], step: object) -> tuple[list[object], object]:
+    return loader * 2, step
