@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gputop.model.collective import Collective, collective_now
-from gputop.model.frame import Frame, ProcInfo, SourceState, Transport
+from gputop.model.frame import Frame, ProcInfo, Transport
 from gputop.sources import Beat, Settings, Unavailable, inspector
 from gputop.sources.inspector import InspectorSource
 from gputop.sources.inspector_files import FIND_NS, LINE_BYTES, READ_BYTES, Rank, Tail
@@ -270,8 +270,7 @@ def test_the_source_sends_what_changed_and_names_what_is_in_the_way(rank: FakeRa
     source = InspectorSource(Settings(root=str(rank.root)))
     assert source.open().state == "ok"
     info = ProcInfo(PID, 1, uid=os.getuid(), ns_pid=NS_PID, transport=Transport("nccl", variables=ON))
-    told = list[SourceState]()
-    beat(source, 0, [info])
+    told = [*beat(source, 0, [info])[1].changed]
     until(lambda: told.extend(beat(source, 1)[1].changed) or told)
     assert (told[0].state, told[0].detail) == ("partial", {str(PID): "its Inspector has written no JSON lines yet"})
     rank.write(line(head(), perf(1)))
