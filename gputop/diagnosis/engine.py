@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from gputop.diagnosis import hangs
 from gputop.diagnosis.badlinks import BadLinks
+from gputop.diagnosis.badswitches import BadSwitches
 from gputop.diagnosis.facts import intensity, stepclock
 from gputop.diagnosis.facts.facts import GpuFacts, Member
 from gputop.diagnosis.facts.lateness import Lateness
@@ -97,7 +98,7 @@ class Engine:
         self._orphans = Orphans()
         self._growths = Growths()
         self._lost_gpus = LostGpus()
-        self._bad_links = BadLinks()
+        self._bad_links, self._bad_switches = BadLinks(), BadSwitches()
         self.readings = Readings()
         self._pending: dict[int, list[_GpuTime]] = {}  # trainer -> GPU seconds not booked yet
         self._users: Counter[int] = Counter()  # GPU -> number of its trainers
@@ -186,6 +187,7 @@ class Engine:
         self._growths.begin()
         self._lost_gpus.begin()
         self._bad_links.begin()
+        self._bad_switches.begin()
         self._window.begin()
 
     def look(self, frame: Frame) -> None:
@@ -236,6 +238,7 @@ class Engine:
         self._orphans.note(board, self.roles, facts.takers, self._incidents)
         self._growths.note(board, facts, self._incidents)
         self._bad_links.note(board, facts, self._incidents)
+        self._bad_switches.note(board, self._incidents)
         self._forget_ended(board, facts.jobs)
         self._worst, self._verdict = _worst_of(standing), None
         awaits = not facts.gpus or bool(self._orphans.known) or any(gpu.loss is not None for gpu in facts.gpus)

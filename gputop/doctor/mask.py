@@ -169,6 +169,7 @@ _RULES: dict[str, _Rule] = {
         "FileSystem.kind", "Hardware.missing", "Gpu.name",
         "Gpu.pci_bus_id", "Gpu.near_cpus", "Gpu.architecture", "Gpu.compute_mode", "Gpu.fabric_state", "Gpu.fabric_health", "Gpu.missing",
         "GpuProc.kind",
+        "DriverError.kind", "DriverError.device", "DriverError.text",
         "MigInstance.profile", "MigInstance.missing", "SourceState.name", "SourceState.state",
         "Serving.family", "Serving.engine",
     ), _keep),

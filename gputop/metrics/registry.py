@@ -174,6 +174,14 @@ def _xids(at: Moment) -> Iterator[Sample]:
     return _gpus(at, of)
 
 
+def _driver_errors(at: Moment) -> Iterator[Sample]:
+    """Errors in the kernel's log; no value where it is not read."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    for one in at.board.driver_errors.values():
+        counts[label(one.kind), label(one.device), str(one.number), "" if one.fatal is None else str(one.fatal).lower()] += one.times
+    yield from (Sample(labels, float(count)) for labels, count in sorted(counts.items()))
+
+
 def _lost(at: Moment) -> Iterator[Sample]:
     lost = {gpu.index for gpu in at.engine.facts.gpus if gpu.loss is not None} if at.engine.facts is not None else frozenset[int]()
     return _gpus(at, lambda gpu: [((), 1.0 if gpu.index in lost else None if gpu.lost is None else float(gpu.lost))])
@@ -322,6 +330,8 @@ METRICS = (
            lambda at: _gpus(at, lambda gpu: [((k,), gpu.number(f"ecc_{k}")) for k in ("corrected", "uncorrected")]), "hw.errors"),
     Metric("gpu_xid_errors_total", COUNTER, "", _OF_GPU, GPU,
            "Xid errors since gputop began to watch; the same one again and again counts once.", _xids),
+    Metric("driver_errors_total", COUNTER, "", ("kind", "device", "number", "fatal"), GPU,
+           "Xids of GPUs and SXids of NVSwitches in the kernel's log since the boot, by PCI address.", _driver_errors),
     Metric("gpu_lost", GAUGE, "", _OF_GPU, GPU,
            "1 while the GPU is lost: off the bus, in need of a reset, or silent; 0 if the driver reports that it is not.",
            _lost),

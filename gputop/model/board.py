@@ -15,11 +15,13 @@ import msgspec
 from msgspec import Struct, field
 
 from gputop.model.collective import newest_of
+from gputop.model.driverlog import errors_by_key
 from gputop.model.frame import (
     SECOND_NS,
     CgroupSample,
     Collective,
     CudaCall,
+    DriverError,
     Frame,
     Gpu,
     GpuProc,
@@ -167,6 +169,7 @@ class Board(Struct):
     sampled: dict[int, MainSamples] = field(default_factory=dict)  # pid -> samples of its main thread
     servings: dict[tuple[int, str, str, str], Serving] = field(default_factory=dict)  # `SERVING_KEY` -> the server's newest page
     collectives: dict[tuple[int, str, str], Collective] = field(default_factory=dict)  # `COLLECTIVE_KEY` -> what its rank wrote last
+    driver_errors: dict[tuple[str, str, int, int | None], DriverError] = field(default_factory=dict)  # `DRIVER_ERROR_KEY` -> the latest
 
     traces: dict[int, tuple[int, TracedJob]] = field(default_factory=dict)  # pid -> (time, its newest trace); never changed in place
 
@@ -249,6 +252,8 @@ class Board(Struct):
             self.servings = newest((*self.servings.values(), *frame.servings))
         if frame.collectives:
             self.collectives = self.collectives | newest_of(frame.collectives)
+        if frame.driver_errors:
+            self.driver_errors = self.driver_errors | errors_by_key(frame.driver_errors)
         self.cost = frame.cost or self.cost
         if frame.traces or (frame.gone and self.traces):
             self.add_traces(frame.t_ns, frame.traces, frame.gone)
@@ -313,9 +318,9 @@ class Board(Struct):
 
 _TABLES = (
     "gpus", "infos", "procs", "host", "host_read_ns", "cgroups", "sources", "threads", "preempts", "wakeups", "calls", "launches",
-    "sampled", "thread_calls", "servings", "collectives",
+    "sampled", "thread_calls", "servings", "collectives", "driver_errors",
 )  # fmt: skip
-_BOUNDED = ("procs", "infos", "threads", "preempts", "wakeups", "calls", "collectives")
+_BOUNDED = ("procs", "infos", "threads", "preempts", "wakeups", "calls", "collectives", "driver_errors")
 _MOST_TRACES = 64  # 5 KB each: the ranks of a host (a choice)
 _MOST = 1 << 18  # entries per table between two key frames: no machine has more; a stream with more is made up
 _RESTATED = ("infos", "procs", "threads", "preempts", "wakeups", "calls", "thread_calls")  # a key frame mostly repeats their entries

@@ -22,6 +22,7 @@ from typing import Annotated
 import msgspec
 
 from gputop.model.collective import Collective
+from gputop.model.driverlog import DriverError
 from gputop.model.gpu import (
     PART,
     SILENT,
@@ -44,10 +45,10 @@ from gputop.model.trace import MOST_TRACES, TracedJob
 
 __all__ = [
     "FORMAT_MAJOR", "FORMAT_MINOR", "MOST_IN_FRAME", "MOST_TRACES", "PART", "SECOND_NS", "SILENT", "CgroupSample", "Collective",
-    "CpuSample", "CudaCall", "DiskSample", "FileSystem", "Frame", "Gpu", "GpuProc", "GpuReading", "Hardware", "Header", "Host",
-    "LaunchRate", "MainSamples", "Mark", "Met", "MigInstance", "Names", "NetSample", "Nic", "NvLinkCounts", "Preempt", "Probes",
-    "ProcInfo", "ProcSample", "Psi", "RdmaPort", "ReadLimit", "SchedThread", "SelfCost", "Serving", "SourceState", "Stack",
-    "ThreadCalls", "ThreadInfo", "ThreadSample", "TracedJob", "Transport", "Wakeup", "compute_pids", "forget_parts", "link_bytes_per_s",
+    "CpuSample", "CudaCall", "DiskSample", "DriverError", "FileSystem", "Frame", "Gpu", "GpuProc", "GpuReading", "Hardware", "Header",
+    "Host", "LaunchRate", "MainSamples", "Mark", "Met", "MigInstance", "Names", "NetSample", "Nic", "NvLinkCounts", "Preempt", "Probes",
+    "ProcInfo", "ProcSample", "Psi", "RdmaPort", "ReadLimit", "SchedThread", "SelfCost", "Serving", "SourceState", "Stack", "ThreadCalls",
+    "ThreadInfo", "ThreadSample", "TracedJob", "Transport", "Wakeup", "compute_pids", "forget_parts", "link_bytes_per_s",
     "sizes_of_contexts",
 ]  # fmt: skip
 """The frame and all structs that it holds."""
@@ -81,6 +82,7 @@ class Frame(msgspec.Struct, omit_defaults=True, dict=True):
     servings: Annotated[list[Serving], BOUNDED] = []  # pages of inference servers that came since the previous frame; all in a key frame
     collectives: Annotated[list[Collective], BOUNDED] = []  # those of which a rank wrote since the previous frame; all in a key frame
     traces: Annotated[list[TracedJob], msgspec.Meta(max_length=MOST_TRACES)] = []  # of torch.profiler, taken since the previous frame
+    driver_errors: Annotated[list[DriverError], BOUNDED] = []  # of the kernel's log, that came since the previous frame; all in a key frame
 
     @property
     def packed(self) -> bytes:

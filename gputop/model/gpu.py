@@ -167,7 +167,8 @@ class Gpu(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     remap_pending: bool | None = None  # memory rows wait for a reset to be replaced (nvmlDeviceGetRemappedRows)
     remap_failed: bool | None = None  # a memory row could not be replaced
     xid: int | None = None
-    """Number of the latest Xid error since the collector started, of `gputop.model.xids.ENDING_XIDS` before any other; None: no error."""
+    """Number of the latest Xid error since the collector started, of `gputop.model.xids.ENDING_XIDS` before any other; None: no error. By
+    the driver's events, else by the kernel's log; by that also the one for which a GPU was lost before."""
     needs_reset: bool | None = None  # true once one of `ENDING_XIDS` has come since the GPU answered, false while none has
     compute_mode: str | None = None
     mig_mode: bool | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 from msgspec import Struct
 
@@ -114,7 +115,7 @@ def _dimension(name: str) -> str | None:
 
 def _sizes(words: Sequence[str]) -> Iterator[tuple[str, int]]:
     """(dimension, size) of each option: ``--NAME 4``, ``--NAME=4``, ``a.b.NAME=4``, ``++a.NAME=4``. The last one counts."""
-    for word, after in zip(words, (*words[1:], ""), strict=True):
+    for word, after in pairwise((*words, "")):
         name, equals, value = word.partition("=")
         if not equals and not word.startswith("-"):
             continue

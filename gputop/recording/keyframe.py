@@ -20,7 +20,7 @@ def key_frame(board: Board, frame: Frame) -> Frame:
         frame, key=True, infos=list(board.infos.values()), procs=list(board.procs.values()), sources=list(board.sources.values()),
         gpus=[sample for gpu in board.gpus.values() for sample in _samples(gpu)],
         sampled=list(board.sampled.values()), servings=list(board.servings.values()),
-        collectives=list(board.collectives.values()),
+        collectives=list(board.collectives.values()), driver_errors=list(board.driver_errors.values()),
         probes=_probes(board, frame.probes or Probes(board.probed_ns, share=board.switch_share)) if board.probed_ns else None,
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ from msgspec.structs import asdict, replace
 
 from gputop.model.board import wakeup_key
 from gputop.model.collective import newest_of
+from gputop.model.driverlog import errors_by_key
 from gputop.model.frame import (
     SECOND_NS,
     CudaCall,
@@ -246,6 +247,7 @@ def _merge(frames: Sequence[Frame], gpus: list[Gpu], host: Host | None) -> Frame
         traces=[one for frame in frames for one in frame.traces],
         servings=list(newest(one for frame in frames for one in frame.servings).values()),
         collectives=list(newest_of(one for frame in frames for one in frame.collectives).values()),
+        driver_errors=list(errors_by_key(one for frame in frames for one in frame.driver_errors).values()),
         cost=next((frame.cost for frame in reversed(frames) if frame.cost is not None), None),
         ticks=sum(frame.ticks for frame in frames),
         met=[Met(pid, times, *wait) for (pid, *wait), times in met.items() if pid in procs],

@@ -127,6 +127,7 @@ REGISTRY = (
     Entry("ebpf", "gputop.sources.ebpf.source", "EbpfSource", _without_ebpf, reopens=False, is_later=True),
     Entry("perf", "gputop.sources.perf", "PerfSource", is_later=True),
     Entry("nvml", "gputop.sources.nvml", "NvmlSource", _unless_simulated),
+    Entry("kernel-log", "gputop.sources.kernel_log", "KernelLogSource", _unless_simulated, is_later=True),
     Entry("simulated", "gputop.sources.simulated", "SimulatedSource", lambda _: None if is_simulated() else ""),
     Entry("serving", "gputop.sources.serving", "ServingSource", lambda settings: None if settings.asks else "not asked for: --no-serving"),
     Entry("inspector", "gputop.sources.inspector", "InspectorSource", is_later=True),

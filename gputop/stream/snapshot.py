@@ -20,6 +20,7 @@ from gputop.findings.verdict import ProcState
 from gputop.findings.ways import Way
 from gputop.model.board import Board, GpuBoard
 from gputop.model.collective import CollectiveNow
+from gputop.model.driverlog import XID, DriverError
 from gputop.model.fields import limits
 from gputop.model.frame import (
     PART,
@@ -75,6 +76,14 @@ class RdmaNow(RdmaPort, frozen=True, array_like=False, kw_only=True):
 
     rx_bytes_per_s: float | None
     tx_bytes_per_s: float | None
+
+
+class DriverErrorNow(DriverError, frozen=True, omit_defaults=False, kw_only=True):
+    """An error that NVIDIA's driver has reported in the kernel's log since the boot."""
+
+    unix_s: float  # when it was logged last, about: nobody sets the log's clock
+    meaning: str | None  # null for an SXid, and for an Xid that NVIDIA's catalog lacks
+    advice: str | None
 
 
 class HardwareNow(Hardware, frozen=True, omit_defaults=False):
@@ -202,6 +211,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     rdma: list[RdmaNow] | None
     sources: dict[str, dict[str, str | None]]
     gpus: list[GpuNow]
+    driver_errors: list[DriverErrorNow] = []  # the latest first; ``sources`` has why the log cannot be read
     procs: list[ProcessNow]
     servers: list[ServingNow]
     incidents: Sequence[Episode]  # those that last
@@ -304,6 +314,7 @@ def take(
         rdma=_carriers("rdma", RdmaNow, older, newer),
         sources=_cleaned({s.name: {"state": s.state, "reason": s.reason or None, "remedy": s.remedy or None, **s.detail} for s in sources}),
         gpus=[_gpu(newer.gpus[i], older.gpus.get(i)) for i in sorted(newer.gpus)],
+        driver_errors=[_driver_error(one, header) for one in sorted(newer.driver_errors.values(), key=lambda one: -one.logged_ns)],
         procs=[
             _proc(pid, older, newer, roles.get(pid), states.get(pid), on_gpu.get(pid, []), switched, moved(pid))
             for pid in sorted(pids)
@@ -427,6 +438,12 @@ def _gpu(gpu: GpuBoard, before: GpuBoard | None) -> GpuNow:
     of_parts = {name: reason for name, reason in gpu.missing.items() if name not in out}
     unsplit = {"mig": "MIG is off"} if gpu.values.get("mig_mode") is False else {}
     return GpuNow(**_cleaned(out | {"missing": _missing(out, _NONE | unsplit | shared | gpu.missing | begun) | of_parts}))
+
+
+def _driver_error(one: DriverError, header: Header) -> DriverErrorNow:
+    known = one.number if one.kind == XID else None
+    own: dict[str, Any] = {name: clean(value) if isinstance(value, str) else value for name, value in structs.asdict(one).items()}
+    return DriverErrorNow(**own, unix_s=header.unix_ns_of(one.logged_ns) / 1e9, meaning=meaning_of(known), advice=advice_on(known))
 
 
 def _missing(out: dict[str, object], reasons: dict[str, str]) -> dict[str, str]:

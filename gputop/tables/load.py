@@ -23,9 +23,10 @@ from gputop.stream.following import Following
 from gputop.stream.judged import judged
 from gputop.stream.kept import explanation
 from gputop.stream.kept_traces import traces_in
+from gputop.tables.columns import NS
 from gputop.tables.events import TALLIED, Tally
 from gputop.tables.rows import FieldNames, Known, Rows, rows_at
-from gputop.tables.schema import GPU, NS, PROC, TABLES, TALLY
+from gputop.tables.schema import GPU, PROC, TABLES, TALLY
 from gputop.tables.spec import TableSpec
 from gputop.tables.threads import COUNTED
 from gputop.tables.traced import kernel_rows, trace_rows

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from gputop.model.board import wakeup_key
 from gputop.model.collective import COLLECTIVE_KEY
+from gputop.model.driverlog import DRIVER_ERROR_KEY, DriverError
 from gputop.model.frame import (
     SECOND_NS,
     Collective,
@@ -38,6 +39,7 @@ _KEYS: dict[type, Key] = {
     ProcSample: attrgetter("pid", "start_ticks"), Preempt: attrgetter("victim_tid", "culprit_tid"),
     Wakeup: wakeup_key, CudaCall: attrgetter("pid", "call"), ThreadCalls: attrgetter("tid", "call"), Host: lambda _: None,
     Serving: attrgetter(*SERVING_KEY), Collective: attrgetter(*COLLECTIVE_KEY),
+    DriverError: attrgetter(*DRIVER_ERROR_KEY),
 }  # fmt: skip
 """Struct -> what its counters are kept by; other structs are kept by their first field."""
 _RESUMING = (Preempt, Wakeup, ThreadCalls)  # pairs that the probe forgets for want of room, and counts from 0 when they meet again

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 
+from gputop.model.driverlog import XID
 from gputop.model.xids import meaning_of
+from gputop.tables.columns import MS, NS
+from gputop.tables.columns import count as _count
+from gputop.tables.columns import cpu_seconds as _cpu_seconds
+from gputop.tables.columns import gauge as _gauge
+from gputop.tables.columns import name as _name
+from gputop.tables.columns import owner as _owner
+from gputop.tables.columns import seconds as _seconds
+from gputop.tables.columns import truth as _truth
 from gputop.tables.derived import (
     OFFCPU,
     SWITCHES,
     WAITS,
     call_names,
-    finite,
     flag,
     listed_now,
     mean_ms,
@@ -26,39 +34,7 @@ from gputop.tables.rows import scaled
 from gputop.tables.spec import CLOCK, Column, TableSpec, made
 from gputop.tables.traced import KERNEL, TRACE
 
-NS, MS = 1e-9, 1e-3  # s
 SYNC_WORD = "ynchronize"  # in the names of all of CUDA's synchronize calls
-
-
-def _gauge(name: str, type_: str, help_: str, field: str = "") -> Column:
-    return Column(name, type_, help_, lambda rows: finite(rows.gauge(field or name)) if type_ == "REAL" else rows.gauge(field or name))
-
-
-def _truth(name: str, help_: str) -> Column:
-    """A reading that is true or false: SQLite has no such type, and Parquet takes no boolean for a number."""
-    return Column(name, "INTEGER", help_, lambda rows: [None if value is None else int(value) for value in rows.gauge(name)])
-
-
-def _count(name: str, help_: str, field: str = "") -> Column:
-    return Column(name, "INTEGER", f"{help_}, in the tick", lambda rows: rows.increment(field or name), adds_up=True)
-
-
-def _seconds(name: str, field: str, help_: str, unit_s: float = NS) -> Column:
-    """A counter of time in units of ``unit_s``."""
-    return Column(name, "REAL", f"{help_}, s in the tick", lambda rows: scaled(rows.increment(field), unit_s), adds_up=True)
-
-
-def _cpu_seconds(name: str, field: str, help_: str) -> Column:
-    return Column(name, "REAL", f"{help_}, s since they were read last", lambda rows: scaled(rows.sum_of_increments("cpus", field), NS))
-
-
-def _owner(name: str, type_: str, help_: str, field: str) -> Column:
-    """A field of the struct that a row stands in."""
-    return Column(name, type_, help_, lambda rows: rows.owner(field))
-
-
-def _name(name: str, field: str, of: str) -> Column:
-    return Column(name, "TEXT", f"name of the {of}", lambda rows: [rows.known.name(pid) for pid in rows.gauge(field)])
 
 
 GPU = TableSpec("gpu", "each GPU in each tick; NULL was not read in this tick (NVML)", ("gpus",), (
@@ -579,8 +555,27 @@ COLLECTIVE = TableSpec("collective", "collectives of a rank by NCCL's Inspector,
     _seconds("time_s", "time_us", "execution times", 1e-6), _seconds("awaited_s", "awaited_us", "others' waits for it", 1e-6),
 ), keep=read_now)  # fmt: skip
 
+DRIVER_ERROR = TableSpec("driver_error", "errors that NVIDIA's driver reports in the kernel's log, since the boot: a row for each that "
+                         "has come", ("driver_errors",), (
+    *CLOCK,
+    _gauge("kind", "TEXT", "xid (of a GPU) or sxid (of an NVSwitch)"),
+    _gauge("device", "TEXT", "PCI address"),
+    _gauge("number", "INTEGER", "number of the Xid or SXid"),
+    Column("meaning", "TEXT", "what that Xid means",
+           lambda rows: [meaning_of(number) if kind == XID else None
+                         for kind, number in zip(rows.gauge("kind"), rows.gauge("number"), strict=True)]),
+    _gauge("link", "INTEGER", "link of the NVSwitch"),
+    _truth("fatal", "1: the driver calls the SXid fatal"),
+    _gauge("process_pid", "INTEGER", "process whose work met it", "pid"),
+    _gauge("process", "TEXT", "that one's name"),
+    _gauge("text", "TEXT", "the driver's words"),
+    _truth("old", "1: it came before gputop began to watch, and not since"),
+    _gauge("times", "INTEGER", "how often it has come, as far as the log reaches back"),
+    _gauge("logged_ns", "INTEGER", "its time in the log, about CLOCK_MONOTONIC ns"),
+), keep=read_now)  # fmt: skip
+
 TABLES = {spec.name: spec for spec in (
     GPU, PROC, SYNC, COPY, THREAD_CALL, PREEMPT, WAKEUP, PROCESS, INCIDENT, LEDGER, MEMBER, STACK, MARK, GAP, HOST, CPU, DISK, NET, RDMA,
     CGROUP, HARDWARE, NIC, FILE_SYSTEM, GPU_PROCESS, LAUNCH, MAIN, TALLY, SERVING, COLLECTIVE,
-    TRACE, KERNEL,
+    TRACE, KERNEL, DRIVER_ERROR,
 )}  # fmt: skip

@@ -27,7 +27,7 @@ TRACED = "tables trace and kernel are made of it"
 UNUSED = "no source fills it; it keeps its place in the stream"
 _EXEMPT = {
     STRUCTURE: "Frame: seq t_ns late_ns missed key gone infos ticks Gpu: t_ns missing Host: t_ns Probes: t_ns gone forgotten Stack: t_ns "
-               "ProcSample: start_ticks Collective: t_ns",
+               "ProcSample: start_ticks Collective: t_ns DriverError: t_ns",
     MERGED: "Frame: met readings Met: pid times state syscall syscall_arg wchan GpuReading: index t_ns util_pct power_w power_instant "
             "gr_active_pct",
     ONCE: "Gpu: numa_node near_cpus name uuid architecture pci_bus_id "
