@@ -15,23 +15,24 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from subprocess import Popen
 from typing import NoReturn
 
 from tests.workloads import simgpu
-from tests.workloads.gpu import Gpu
+from tests.workloads.gpu import SMS, Gpu
 from tests.workloads.runner import Running
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_MM, _PR_SET_MM_ARG_END = 1, 15, 35, 9
 _STEADY_STEPS = 5
 
 
 class Job:
     """The process on the GPU: its device and its steps."""
 
-    def __init__(self) -> None:
-        self.gpu = Gpu()
+    def __init__(self, device: int = 0) -> None:
+        self.gpu = Gpu(device)
         self._steps = 0
         log = os.environ.get("GPUTOP_STEP_LOG") and folder() / "steps-0"
         self._log = log.open("a", buffering=1) if log else None
@@ -44,11 +45,11 @@ class Job:
         if self._steps == _STEADY_STEPS:
             print("ready", flush=True)
 
-    def compute(self, length_ms: float, kernels: int = 8, bytes_in: int = 1 << 16) -> None:
+    def compute(self, length_ms: float, kernels: int = 8, bytes_in: int = 1 << 16, blocks: int = SMS) -> None:
         """A pinned copy to the GPU, so many kernels, and the wait for them."""
         self.gpu.copy_in(bytes_in, pinned=True)
         for _ in range(kernels):
-            self.gpu.launch(length_ms / kernels)
+            self.gpu.launch(length_ms / kernels, blocks)
         self.gpu.synchronize()
 
 
@@ -60,6 +61,29 @@ def folder() -> Path:
 def raised(flag: str) -> bool:
     """Whether the disturbance has made the file ``flag`` (`native.flag`)."""
     return (folder() / flag).exists()
+
+
+def installed(command: str, function: Callable[[], object]) -> list[str]:
+    """``command`` as it can be executed, and then runs ``function``: a script in the workload's folder, or `python3 -m MODULE …`."""
+    name, *words = command.split()
+    place = folder() / "venv"
+    is_module = words[:1] == ["-m"]
+    path = place.joinpath(*words[1].split(".")).with_suffix(".py") if is_module else place / "bin" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    main = f"from {function.__module__} import {function.__name__} as main\nfrom tests.workloads.program import end_with_parent"
+    path.write_text(f"#!{sys.executable}\n{main}\n\nend_with_parent()\nmain()\n")
+    path.chmod(0o755)
+    if is_module:
+        (path.parent / "__init__.py").touch()
+        os.environ["PYTHONPATH"] = f"{place}:{os.environ['PYTHONPATH']}"
+    return [sys.executable if is_module else str(path), *words]
+
+
+def become_command(command: str, function: Callable[[], object]) -> NoReturn:
+    """Go on as an `installed` command, as `become` does."""
+    argv = installed(command, function)
+    simgpu.leave()
+    os.execv(argv[0], argv)
 
 
 def become(function: Callable[..., object], *arguments: object) -> NoReturn:
@@ -103,6 +127,23 @@ def forked(name: str, work: Callable[[], object]) -> int:
 def called(name: str) -> None:
     """Name this process, as `setproctitle` does: 15 bytes of it are kept."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
+
+
+def titled(*words: str, name: str = "") -> None:
+    """Let ``words`` stand in the place of this process's command line, as far as there is room, and ``name`` or the first in its name's."""
+    begin, end = _command_line()
+    text = b"".join(word.encode() + b"\0" for word in words)[: end - begin]
+    ctypes.memset(begin, 0, end - begin)
+    ctypes.memmove(begin, text, len(text))
+    ctypes.CDLL(None).prctl(_PR_SET_MM, _PR_SET_MM_ARG_END, ctypes.c_ulong(begin + len(text)), 0, 0)  # else empty words follow: no root
+    called(name or words[0])
+
+
+@cache
+def _command_line() -> tuple[int, int]:
+    """Where it lies in memory, before any title took its place."""
+    begin, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[45:47])
+    return begin, end
 
 
 def end_with_parent() -> None:

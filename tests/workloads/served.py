@@ -68,7 +68,7 @@ def engine(
     requests: queue.Queue[dict[str, int]] = queue.Queue()
     threading.Thread(target=lambda: [requests.put(json.loads(text)) for text in line.makefile()], daemon=True).start()
     forward = trainer.compute(pass_ms, blocks=blocks or SMS, kernels=8, bytes_in=1 << 14, pinned=True)
-    batch = _Batch(kv_tokens, most)
+    batch = Batch(kv_tokens, most)
     try:
         while True:
             batch.take(requests)
@@ -82,7 +82,7 @@ def engine(
         server.kill()
 
 
-class _Batch:
+class Batch:
     """Continuous batching, with room for so many tokens' keys and values."""
 
     def __init__(self, kv_tokens: int, most: int) -> None:
@@ -103,6 +103,11 @@ class _Batch:
             self._tokens += self._running[-1]["prompt"]
 
     @property
+    def running(self) -> int:
+        """Requests in the next pass."""
+        return len(self._running)
+
+    @property
     def _used(self) -> int:
         return sum(one["prompt"] + one["made"] for one in self._running)
 
@@ -115,9 +120,9 @@ class _Batch:
             one["made"] += 1
         self._steps, self._tokens = self._steps + 1, self._tokens + len(self._running)
         done = [one["id"] for one in self._running if one["made"] >= one["answer"]]
-        told = {"tokens": [one["id"] for one in self._running], "done": done, "kv": self._used / self._room}
+        told = {"tokens": [one["id"] for one in self._running], "done": done}
         self._running = [one for one in self._running if one["made"] < one["answer"]]
-        counts = {"preemptions": self._preemptions, "steps": self._steps, "step_tokens": self._tokens}
+        counts = {"kv": self._used / self._room, "preemptions": self._preemptions, "steps": self._steps, "step_tokens": self._tokens}
         return told | counts | {"running": len(self._running), "waiting": len(self._waiting)}
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import queue
 
-from tests.workloads.served import _Batch
+from tests.workloads.served import Batch
 
 
-def batch(requests: int, room: int, most: int = 64, answer: int = 50) -> _Batch:
+def batch(requests: int, room: int, most: int = 64, answer: int = 50) -> Batch:
     asked: queue.Queue[dict[str, int]] = queue.Queue()
     for number in range(requests):
         asked.put({"id": number, "prompt": 100, "answer": answer})
-    made = _Batch(room, most)
+    made = Batch(room, most)
     made.take(asked)
     return made
 
