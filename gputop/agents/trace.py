@@ -15,7 +15,7 @@ from gputop.system.program import argv_of
 SAYS = (
     "A torch.profiler trace of running trainers here (pids: [] for all that can be asked): dearest kernels, why the GPU is idle, exposed "
     "communication, copies, loader wait, beside gputop's own shares. For causes on the GPU's side. Slows the job by a tenth for a second "
-    "or two, and writes a file. Jobs started by `gputop run -- COMMAND` can be asked."
+    "or two, and writes a file. flight: of hung ranks, who did not come to which collective. Jobs of `gputop run -- COMMAND` can be asked."
 )
 WHOLE_S = 120.0  # s
 _MOST_S = 20.0
@@ -25,6 +25,7 @@ class TraceQuestion(Asked):
     pids: Annotated[list[int], Meta(max_length=16)] = []
     seconds: Annotated[float, Meta(ge=0.1, le=_MOST_S)] = 1.0
     with_stack: bool = False
+    flight: bool = False
 
 
 class TraceAnswer(Answer):
@@ -34,7 +35,8 @@ class TraceAnswer(Answer):
 def run(places: Places, asked: TraceQuestion) -> TraceAnswer:
     if (asked.target or LIVE) != LIVE:
         raise UserError("traces are of 'live', this machine")
-    words = [*map(str, asked.pids), "--seconds", f"{asked.seconds:g}", *(["--with-stack"] if asked.with_stack else [])]
+    how = ["--flight"] if asked.flight else ["--seconds", f"{asked.seconds:g}", *(["--with-stack"] if asked.with_stack else [])]
+    words = [*map(str, asked.pids), *how]
     found = places.children.last_object(
         argv_of("gputop", "trace", *words, "--json"), signal.SIGINT, WHOLE_S, f"no trace within {WHOLE_S:g} s"
     )

@@ -69,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
         onward = _onward(files, found.explanation)
         experiments = dated_lines("experiments", found.experiments, width)
         reports = dated_lines("NCCL's reports on ranks that hung", found.explanation.nccl or (), width)
-        show([*explain_lines(found.explanation, found.ongoing, width, found.points, onward), *experiments, *reports])
+        dumps = dated_lines("ranks that hung, by torch's flight recorder", found.explanation.flight or (), width)
+        show([*explain_lines(found.explanation, found.ongoing, width, found.points, onward), *experiments, *reports, *dumps])
         if found.explanation.traces:
             from gputop.findings.traces import lines
 

@@ -11,6 +11,7 @@ import signal
 import subprocess
 
 from gputop.commands.unattended import command_of
+from gputop.system.console import notify
 from gputop.system.errors import UserError, not_run
 
 EXAMPLES = """examples:
@@ -27,6 +28,7 @@ def run(args: argparse.Namespace) -> int:
     from gputop.commands.options import STANDARD, leave_root
     from gputop.stream.command import PASSED_ON, pass_on
     from gputop.traces.environment import added, remove
+    from gputop.traces.flight import report_folder
 
     argv = command_of(args)
     if not argv:
@@ -43,5 +45,6 @@ def run(args: argparse.Namespace) -> int:
         code = child.wait()
     finally:
         if folder is not None:
+            report_folder(folder, notify)
             remove(folder)
     return code if code >= 0 else 128 - code

@@ -24,6 +24,7 @@ SCHEMAS = {
     "stacks-off-cpu": "gputop stacks --off-cpu --json",
     "loader": "gputop loader --json",
     "trace": "gputop trace --json",
+    "flight": "gputop trace --flight --json",
     "doctor": "gputop doctor --json",
     "fleet": "gputop --host LIST --once --json",
     "summary": "what each node of several sends every second, in msgpack",
@@ -86,10 +87,11 @@ def shape(name: str) -> Any:
     from gputop.prove.running import Proof
     from gputop.stacks.document import OffCpuWaits, SampledLines, Stacks
     from gputop.stream.snapshot import Snapshot
+    from gputop.traces.flight import Flights
 
     kinds: dict[str, Any] = {
         "explain": Explanation, "diff": Diff, "prove": Proof, "stacks": Stacks, "stacks-lines": SampledLines,
         "stacks-off-cpu": OffCpuWaits, "loader": Sweep, "doctor": Doctor, "fleet": Fleet,
-        "summary": Summary, "alert": Alert, "snapshot": Snapshot, "trace": Traces,
+        "summary": Summary, "alert": Alert, "snapshot": Snapshot, "trace": Traces, "flight": Flights,
     }  # fmt: skip
     return kinds[name]

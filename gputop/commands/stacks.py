@@ -101,11 +101,12 @@ def _take(args: argparse.Namespace, pids: list[int], roles: dict[int, Role], wai
     from gputop.stacks.capture import capture
     from gputop.stacks.document import stacks
     from gputop.stacks.lines import TextLine, summary, text_lines, weigh_stacks
+    from gputop.traces import pipes
 
     taken = capture(pids, waits=waits, native=args.native)
     said = nccl.ask(pids)
     found = stacks(taken, roles, said)
-    lines = [TextLine("title", summary(taken)), TextLine("blank", ""), *nccl.told(said), *text_lines(found.groups)]
+    lines = [TextLine("title", summary(taken)), TextLine("blank", ""), *nccl.told(said), *pipes.text_lines(pids), *text_lines(found.groups)]
     _write(args, lines, found, weigh_stacks(taken.stacks), "stack")
     unread = [stack for stack in taken.stacks if not (stack.python or stack.kernel)]
     if len(unread) == len(taken.stacks) and not args.json:

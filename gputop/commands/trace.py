@@ -25,6 +25,7 @@ EXAMPLES = """examples:
   gputop trace                                 ten steps of each trainer that can be asked
   gputop trace 3821 --seconds 2 --with-stack   which Python lines launch most; stacks cost the job more
   gputop trace --read trace.json               read a trace that was taken before
+  gputop trace --flight                        a job hangs: which rank did not come to which collective
 """
 MOST_ITERATIONS = 1000
 _READERS = ("gputop.traces", *WRITER)
@@ -38,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--with-stack", action="store_true", help="Python stacks too: larger files, and the job is slower meanwhile")
     parser.add_argument("--timeout", type=duration("1s", "1h"), default=60.0, metavar="TIME", help="give up after so long (60s)")
     parser.add_argument("-o", "--output", default=".", metavar="DIR", help="folder of the files gputop-trace-PID-TIME.json (here)")
-    parser.add_argument("--read", metavar="FILE", help="read this trace, and ask nobody")
+    parser.add_argument("--read", metavar="FILE", nargs="+", help="read a trace, and ask nobody; with --flight a job's dumps")
+    parser.add_argument("--flight", action="store_true", help="which rank did not come to which collective, by torch's flight recorder")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     add_sampling(parser)
     parser.set_defaults(host=None)
@@ -49,14 +51,18 @@ def run(args: argparse.Namespace) -> int:
     from gputop.findings.traces import SCHEMA, Traces, lines
     from gputop.model.trace import TracedJob
 
+    if args.read is not None and args.pids:
+        raise UserError("--read is for a file: leave the processes out", code=2)
+    if args.flight:
+        return _print_flights(args)
     if args.read is not None:
-        if args.pids:
-            raise UserError("--read is for a file: leave the processes out", code=2)
+        if len(args.read) > 1:
+            raise UserError("--read takes one trace; several dumps of a flight recorder with --flight", code=2)
         from gputop.findings.traces import checks
         from gputop.traces.reading import read
 
-        reading = read(args.read)
-        jobs = [TracedJob(0, clean(os.path.basename(args.read)), 0.0, reading, checks(reading, {}))]
+        reading = read(args.read[0])
+        jobs = [TracedJob(0, clean(os.path.basename(args.read[0])), 0.0, reading, checks(reading, {}))]
     else:
         jobs = _taken(args)
     if args.json:
@@ -68,6 +74,34 @@ def run(args: argparse.Namespace) -> int:
 
         show(lines(jobs, width_of(sys.stdout, LEAST_WIDTH, MOST_WIDTH, WIDTH)))
     return int(any(job.reading is None for job in jobs))
+
+
+def _print_flights(args: argparse.Namespace) -> int:
+    """Print what flight recorders hold, of ranks that run or of files. Returns 1 if a rank that was asked has not dumped."""
+    from gputop.traces.environment import HOW
+    from gputop.traces.flight import SCHEMA, Flights, lines, read_files
+    from gputop.traces.pipes import ask, recorded
+
+    if args.read is not None:
+        found = [read_files(args.read)]
+    else:
+        for pid in args.pids:
+            if not runs(pid):
+                raise UserError(no_process(pid))
+        ask_sudo(args)
+        found = ask(args.pids or recorded(), min(args.timeout, 60.0))
+        if not found:
+            raise UserError(f"no rank here has a flight recorder that can be asked: {HOW}, with torch 2.5 or later and NCCL")
+    if args.json:
+        import msgspec
+
+        write(msgspec.json.encode(Flights(SCHEMA, found)) + b"\n")
+    else:
+        from gputop.findings.text import LEAST_WIDTH, MOST_WIDTH, WIDTH
+
+        width = width_of(sys.stdout, LEAST_WIDTH, MOST_WIDTH, WIDTH)
+        show(line for job in found for line in lines(job, width))
+    return int(args.read is None and any(rank.error is not None for job in found for rank in job.ranks))
 
 
 def _taken(args: argparse.Namespace) -> list[TracedJob]:

@@ -146,7 +146,7 @@ class Trained(Struct, frozen=True):
 
 
 class Dated(Struct, frozen=True):
-    """A marker of a recording: an experiment's end, or NCCL's report on ranks that hung."""
+    """A marker of a recording: an experiment's end, or what NCCL or torch's flight recorder report of ranks that hung."""
 
     unix_s: UnixSeconds
     text: str
@@ -167,6 +167,7 @@ class Explanation(Struct, frozen=True):
     read_at: str | UnsetType = UNSET  # tier that was judged
     nccl: list[Dated] | UnsetType = UNSET  # in it; unset: nothing
     traces: Annotated[list[TracedJob], _FEW] | UnsetType = UNSET  # of torch.profiler, taken in it; unset: none
+    flight: list[Dated] | UnsetType = UNSET  # of ranks that hung, by dumps of torch's flight recorder; unset: nothing
 
 
 class Experiments(Struct, frozen=True):
@@ -330,7 +331,7 @@ def from_elsewhere(found: Explanation) -> Explanation:
             replace(one, name=name(one.name), identity={name(key): _harmless(value) for key, value in one.identity.items()})
             for one in found.trainers
         ],
-        judged_by=UNSET, read_at=UNSET, nccl=UNSET, traces=UNSET,
+        judged_by=UNSET, read_at=UNSET, nccl=UNSET, flight=UNSET, traces=UNSET,
     )  # fmt: skip
 
 

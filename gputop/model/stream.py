@@ -87,6 +87,7 @@ NAMESPACE, CAPABILITY, HIDEPID, OTHERS = HIDDEN
 NO_DATA = "no data for "  # prefix of the marker at the first frame after a gap; the gap's seconds and reason follow
 NCCL_SAYS = "NCCL: "  # prefix of the marker of a job that hangs: what NCCL said of its ranks
 TRACE_OF = "trace of "  # prefix of the marker of a trace of torch.profiler: its process and file follow
+FLIGHT_SAYS = "flight recorder: "  # prefix of the marker of ranks that hang: what torch's dumps say of them
 EXPERIMENT_BEGINS, EXPERIMENT_ENDED = "experiment begins", "experiment"  # prefixes of the markers of `gputop prove`; the second tells how
 
 
@@ -115,6 +116,11 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def is_trace(self) -> bool:
         """True if it names a trace of torch.profiler, which may stand in its frame."""
         return self.text.startswith(TRACE_OF)
+
+    @property
+    def flight(self) -> str:
+        """Answer of torch's flight recorder on ranks that hung: ``rank 1 has not come to all_reduce 6``; empty for other markers."""
+        return self.text.removeprefix(FLIGHT_SAYS) if self.text.startswith(FLIGHT_SAYS) else ""
 
     @property
     def experiment(self) -> str:

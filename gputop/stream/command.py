@@ -93,7 +93,9 @@ class Command(Reader):
         """Remove the folder, unless the command runs on."""
         if self._folder is not None and not self.runs:
             from gputop.traces.environment import remove
+            from gputop.traces.flight import report_folder
 
+            report_folder(self._folder, notify)
             remove(self._folder)
             self._folder = None
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gputop.findings.explanation import Dated, Explanation
+from gputop.findings.explanation import Dated, Episode, Explanation
+from gputop.findings.trouble import HUNG, STRAGGLER
+from gputop.findings.verdict import Evidence
 from gputop.model.board import Board
 from gputop.recording.format import TIER_NAMES
 from gputop.recording.parts import open_recording
@@ -95,8 +97,20 @@ def _add_marks(found: ExplainedStretch, recording: Recording, start_ns: int, end
     found.experiments = [Dated(unix_s, mark.experiment) for unix_s, mark in within if mark.experiment]
     if said := [Dated(round(unix_s, 3), clean(mark.nccl)) for unix_s, mark in within if mark.nccl]:
         found.explanation = replace(found.explanation, nccl=said)
+    if dumped := [Dated(round(unix_s, 3), clean(mark.flight)) for unix_s, mark in within if mark.flight]:
+        incidents = [_with_dumps(one, dumped) for one in found.explanation.incidents]
+        found.explanation = replace(found.explanation, flight=dumped, incidents=incidents)
     gaps = [mark.text for _, mark in within if mark.gap_reason]
     if gaps:
         found.problems.append(f"{len(gaps)} gaps, the first: {gaps[0]}" if len(gaps) > 1 else gaps[0])
     if recording.problem:
         found.problems.append(recording.problem)
+
+
+def _with_dumps(one: Episode, dumped: Sequence[Dated]) -> Episode:
+    """The incident of ranks that hung, with the last dump in its time as evidence."""
+    if one.cause not in (HUNG, STRAGGLER):
+        return one
+    within = [dump for dump in dumped if one.start_unix_s <= dump.unix_s <= (one.end_unix_s or dump.unix_s)]
+    evidence = [Evidence("flight_recorder", None, "", f"torch's flight recorder: {within[-1].text}")] if within else []
+    return replace(one, evidence=[*one.evidence, *evidence])

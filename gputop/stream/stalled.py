@@ -13,7 +13,7 @@ from gputop.findings.verdict import Incident, ProcState, Verdict
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, Mark, Stack, TracedJob
 from gputop.model.roles import Role, hot
-from gputop.model.stream import NCCL_SAYS
+from gputop.model.stream import FLIGHT_SAYS, NCCL_SAYS
 from gputop.stream.following import Followed, Following
 from gputop.stream.kept_traces import join
 from gputop.stream.reader import Reader
@@ -119,10 +119,14 @@ class AutoStacks:
 
 
 class AutoCapture:
-    """Takes the sets that the policy asks for, in a thread of its own, and passes their stacks to ``deliver``. NCCL's report on a job that
-    hangs goes to ``say``, as the text of a marker."""
+    """Takes the sets that the policy asks for, in a thread of its own, and passes their stacks to ``deliver``. What NCCL and torch's flight
+    recorder report of a job that hangs goes to ``say``, as texts of markers. ``dumps``: whether the recorder may be asked: the job then
+    writes files."""
 
-    def __init__(self, policy: AutoStacks, deliver: Callable[[list[Stack]], None], say: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, policy: AutoStacks, deliver: Callable[[list[Stack]], None], say: Callable[[str], None] | None = None, dumps: bool = True
+    ) -> None:
+        self._dumps = dumps
         self._policy = policy
         self._deliver = deliver
         self._say = say
@@ -138,8 +142,9 @@ class AutoCapture:
         pids = _of(incident, engine)[:MOST_PROCESSES]
         words = waits(board, engine.roles, engine.states, engine.verdict)
         standing = engine.standing.get(incident.trainer_pid or 0)
-        hangs = standing is not None and standing.job.hang is not None
-        taking = threading.Thread(target=self._take, args=(incident, board.t_ns, pids, words, hangs), daemon=True, name="autostacks")
+        hang = standing.job.hang if standing is not None else None
+        ranks = [job.trainer.pid for job in hang.family] if hang is not None else None
+        taking = threading.Thread(target=self._take, args=(incident, board.t_ns, pids, words, ranks), daemon=True, name="autostacks")
         try:
             with starting():
                 taking.start()
@@ -148,7 +153,8 @@ class AutoCapture:
         self._taking = taking
         return True
 
-    def _take(self, incident: Incident, now_ns: int, pids: list[int], words: dict[int, str], hangs: bool) -> None:
+    def _take(self, incident: Incident, now_ns: int, pids: list[int], words: dict[int, str], ranks: list[int] | None) -> None:
+        """``ranks``: main processes of the job if it hangs."""
         from gputop.stacks import nccl
         from gputop.stacks.capture import capture
         from gputop.stacks.group import is_helper
@@ -161,8 +167,15 @@ class AutoCapture:
             return
         self._policy.taken(incident, now_ns, taken.took_ns)
         self._deliver([stack for stack in taken.stacks if not is_helper(stack)])
-        if hangs and self._say is not None and (report := nccl.ask(pids)) is not None and not report.problem:
+        if ranks is None or self._say is None:
+            return
+        if (report := nccl.ask(pids)) is not None and not report.problem:
             self._say(f"{NCCL_SAYS}{report.words}")
+        if self._dumps:
+            from gputop.traces.pipes import told
+
+            for answer in told(ranks):
+                self._say(f"{FLIGHT_SAYS}{answer}")
 
 
 def _of(incident: Incident, engine: Engine) -> list[int]:

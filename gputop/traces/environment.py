@@ -13,7 +13,7 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from secrets import token_hex
 from socket import socket
@@ -35,12 +35,17 @@ NAME = "dynolog"  # the daemon's socket in the folder
 PREFIX = "gputop-trace-"  # of a trace, in the folder and where the user gets it
 _CONFIG = "kineto.conf"
 _ASKS_EACH_S = 1  # ON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS: Kineto's default is 5
+PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+DUMP_NAMES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")  # the second: before torch 2.9
+_BUFFER_NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # likewise
+_BUFFER = "2000"  # collectives that each rank keeps, as torch does by itself since 2.9: 1 to 2 MB of a dump
+FLIGHT = "gputop-flight-"  # of the recorder's pipes and dumps in the folder
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _SILENT = "6"  # of it: 5 still prints lines about USDT
-_ENVIRON_BYTES = 1 << 18
+ENVIRON_BYTES = 1 << 18
 _UNIX_BYTES = 1 << 22  # of /proc/net/unix
 STAT_BYTES = 4096
-_MOST_FILES = 4096  # of a process that are looked through for its socket
+MOST_FILES = 4096  # of a process that are looked through for its socket
 _CLONE_FS = 0x200  # linux/sched.h: with unshare(2) a thread gets a root folder of its own
 _VARIABLES = frozenset((SWITCH.encode(), FOLDER.encode()))
 HOW = "start it by `gputop run -- COMMAND`, or after `eval \"$(gputop env)\"`"
@@ -90,9 +95,10 @@ def _unused() -> str:
 
 def variables(folder: str) -> dict[str, str]:
     """The environment for a job whose folder this is."""
+    flight = os.path.join(folder, FLIGHT)
     return {
         SWITCH: "1", FOLDER: folder, "KINETO_CONFIG": os.path.join(folder, _CONFIG), "KINETO_ONDEMAND_TRACE_DIR": folder,
-        _LOG_LEVEL: _SILENT,
+        _LOG_LEVEL: _SILENT, PIPE: flight, **dict.fromkeys(DUMP_NAMES, flight), **dict.fromkeys(_BUFFER_NAMES, _BUFFER),
     }  # fmt: skip
 
 
@@ -105,14 +111,16 @@ def added(environ: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
         folder = make_folder()
     except UserError:
         return {}, None  # the job is not to fail for a trace that nobody asked for yet
-    return {name: value for name, value in variables(folder).items() if name not in environ or name == _LOG_LEVEL}, folder
+    own = {*environ, *(name for names in (DUMP_NAMES, _BUFFER_NAMES) for name in names if not environ.keys().isdisjoint(names))}
+    return {name: value for name, value in variables(folder).items() if name not in own or name == _LOG_LEVEL}, folder
 
 
 def remove(folder: str) -> None:
-    """Remove a folder that `make_folder` made, with what jobs left there: sockets, the configuration, traces that nobody took."""
+    """Remove a folder that `make_folder` made, with what jobs left there: sockets, the configuration, traces that nobody took. It stays
+    with dumps of a flight recorder in it, which torch leaves where a collective timed out."""
     with suppress(OSError):
         for name in os.listdir(folder):
-            if name.startswith((CLIENT, PREFIX)) or name in (_CONFIG, NAME):
+            if name.startswith((CLIENT, PREFIX)) or name in (_CONFIG, NAME) or (name.startswith(FLIGHT) and name.endswith(".pipe")):
                 with suppress(OSError):
                     os.unlink(os.path.join(folder, name))
         os.rmdir(folder)
@@ -135,7 +143,7 @@ def job_of(pid: int, root: str = "/") -> Job:
         raise Unavailable(f"process {pid} has ended") from None
     try:
         with open(os.path.join(proc, "environ"), "rb") as file:
-            found = parse.environ(file.read(_ENVIRON_BYTES), _VARIABLES)
+            found = parse.environ(file.read(ENVIRON_BYTES), _VARIABLES)
     except OSError:
         raise Unavailable(why_not(pid, root)) from None
     folder = found.get(FOLDER, "")
@@ -222,17 +230,22 @@ def waiting(root: str = "/") -> list[int]:
         words = line.split()
         if len(words) >= 8 and os.path.basename(words[7]).startswith(CLIENT.encode()):
             wanted.add(f"socket:[{words[6].decode(errors='replace')}]")
-    holders: dict[str, tuple[int, int]] = {}  # socket -> (start, pid) of who made it: of all that hold it the eldest
-    for name in os.listdir(os.path.join(root, "proc")) if wanted else ():
+    return eldest_holders(wanted.__contains__, root) if wanted else []
+
+
+def eldest_holders(is_wanted: Callable[[str], bool], root: str = "/") -> list[int]:
+    """Pids of the processes that opened the files whose links are wanted: of all that hold one the eldest, for forks inherit it."""
+    holders: dict[str, tuple[int, int]] = {}  # link -> (start, pid)
+    for name in os.listdir(os.path.join(root, "proc")):
         folder = os.path.join(root, "proc", name, "")
-        for link in _sockets(folder) & wanted if name.isdigit() else ():
+        for link in filter(is_wanted, _links(folder)) if name.isdigit() else ():
             with suppress(ValueError, IndexError):  # it has ended
                 started = parse.stat(read_once(folder + "stat", STAT_BYTES) or b"").start_ticks
                 holders[link] = min(holders.get(link, (sys.maxsize, 0)), (started, int(name)))
     return sorted({pid for _, pid in holders.values()})
 
 
-def _sockets(folder: str) -> set[str]:
+def _links(folder: str) -> set[str]:
     with suppress(OSError):
-        return {link for _, link in open_files(folder, _MOST_FILES)}
+        return {link for _, link in open_files(folder, MOST_FILES)}
     return set()

@@ -41,7 +41,9 @@ class GputopApp(TerminalApp):
     def __init__(self, context: Context) -> None:
         super().__init__()
         self.context = context
-        self._auto_stacks = AutoCapture(AutoStacks(), context.session.add_stacks, context.session.add_mark)
+        self._auto_stacks = AutoCapture(
+            AutoStacks(), context.session.add_stacks, context.session.add_mark, dumps=not context.view.readonly
+        )  # fmt: skip
         self._auto_trace = AutoTracing(context.session.add_traces, own_folder)
         self.tell_alerts: Callable[[Following], None] | None = None  # called in the feed's thread, under the session's lock
         self._event_loop: asyncio.AbstractEventLoop | None = None

@@ -142,10 +142,12 @@ class StacksScreen(Box):
         from gputop.stacks import nccl
         from gputop.stacks.capture import capture
         from gputop.stacks.lines import summary
+        from gputop.traces import pipes
 
         taken = capture(pids, waits=self._waits, native=native)
         self.session.add_stacks(list(taken.stacks))
-        return Taken(summary(taken), [*nccl.told(nccl.ask(pids)), *_drawn(taken.stacks, self._roles)], weigh_stacks(taken.stacks))
+        said = [*nccl.told(nccl.ask(pids)), *(() if self.view.readonly else pipes.text_lines(pids))]
+        return Taken(summary(taken), [*said, *_drawn(taken.stacks, self._roles)], weigh_stacks(taken.stacks))
 
     def _sampled(self, pids: list[int]) -> Taken:
         from gputop.stacks.lines import main_thread_lines

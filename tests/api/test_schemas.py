@@ -36,9 +36,11 @@ from gputop.recording.reader import Recording
 from gputop.stacks.document import OffCpuWaits
 from gputop.stacks.on_demand import OffCpu, OffCpuStack
 from gputop.stream.snapshot import Snapshots
+from gputop.traces.flight import Dump, FlightRank, Flights, judged
 from gputop.traces.reading import read_file
 from tests.alerts.made import alert
 from tests.fleet.nodes import fleet
+from tests.traces.flights import CREATED_NS, call, done, dump
 from tests.traces.made import kineto, training
 
 KEPT = Path(__file__).with_name("schemas.txt")
@@ -100,6 +102,9 @@ def real() -> Iterator[tuple[str, bytes]]:
     reading = read_file(BytesIO(kineto(training()).encode()), "trace.json")
     jobs = [TracedJob(7, "train.py", 1.5, reading, checks_of(reading, {})), TracedJob(8, "train.py", 0.0, None, [], "it is stopped")]
     yield "trace", msgspec.json.encode(Traces(1, jobs))
+    dumps = {rank: Dump(rank, dump([*done(2), *([] if rank else [call(3)])], range(4)), CREATED_NS + 60 * 10**9) for rank in range(2)}
+    ranks = [FlightRank(0, 7, "2.10", 3), FlightRank(None, 8, error="it is stopped")]
+    yield "flight", msgspec.json.encode(Flights(1, [judged(dumps, ranks)]))
 
 
 def check(name: str, data: bytes) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tests.fuzzing import agents, fleet, links, lists, servers, small, traces, web
+from tests.fuzzing import agents, fleet, flights, links, lists, servers, small, traces, web
 from tests.fuzzing.kind import Kind, numbered
 from tests.recording import fuzz
 from tests.recording.fuzz import Input
 
 KINDS: tuple[Kind, ...] = (
-    *fleet.KINDS, *traces.KINDS, *web.KINDS, *agents.KINDS, *lists.KINDS, *links.KINDS, *servers.KINDS, *small.KINDS,
+    *fleet.KINDS, *traces.KINDS, *flights.KINDS, *web.KINDS, *agents.KINDS, *lists.KINDS, *links.KINDS, *servers.KINDS, *small.KINDS,
 )  # fmt: skip
 RECORDINGS = "recordings"
 RECORDINGS_SHARE = 0.4  # of all inputs of `make fuzz`: the widest reader, and the one with the most code behind it

@@ -211,14 +211,16 @@ def test_stacks_join_the_sessions_next_frame_and_survive_a_recording() -> None:
     (NcclReport("2.27.3", 4, 4, [NcclRank(3, 4, "does not answer NCCL")], ["x"]), ["rank 3 of 4: does not answer NCCL"]),
     (NcclReport(problem="nothing listens"), []), (None, []),
 ])  # fmt: skip
-def test_what_nccl_says_of_a_job_that_hangs_is_a_marker(
+def test_what_nccl_and_torchs_flight_recorder_report_of_a_job_that_hangs_are_markers(
     report: NcclReport | None, told: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("gputop.stream.following.Engine", Diagnosed)
     monkeypatch.setattr("gputop.stacks.capture.capture", lambda *_, **__: StackSet(0, 1000, False, ()))
     monkeypatch.setattr("gputop.stacks.nccl.ask", lambda _: report)
+    dumped = ["rank 1 has not come to all_reduce 6"] if told else []
+    monkeypatch.setattr("gputop.traces.pipes.told", lambda _: dumped)
     watcher = Unwatched(AutoStacks(least_gap_ns=SECOND))
-    hung = SimpleNamespace(job=SimpleNamespace(hang=SimpleNamespace()))
+    hung = SimpleNamespace(job=SimpleNamespace(hang=SimpleNamespace(family=())))
     monkeypatch.setattr(watcher.following.engine, "standing", {0: hung})
     header = Header(host="node1", boot_id="b", interval_ns=SECOND)
     file = Writer(str(tmp_path / "run.gputop"), header, lambda: b"")
@@ -231,11 +233,14 @@ def test_what_nccl_says_of_a_job_that_hangs_is_a_marker(
             watcher._auto._taking.join(PATIENCE_S)
     file.close()
     with Recording(file.path) as recording:
-        assert [mark.nccl for mark in recording.marks] == told
+        assert [mark.nccl for mark in recording.marks if mark.nccl] == told
+        assert [mark.flight for mark in recording.marks if mark.flight] == dumped
     assert main(["explain", file.path, "--json"]) == 0
-    assert [one["text"] for one in json.loads(capsys.readouterr().out).get("nccl", [])] == told
+    found = json.loads(capsys.readouterr().out)
+    assert [[one["text"] for one in found.get(name, [])] for name in ("nccl", "flight")] == [told, dumped]
     assert main(["explain", file.path]) == 0
-    assert ("NCCL's reports" in capsys.readouterr().out) == bool(told)
+    out = capsys.readouterr().out
+    assert [words in out for words in ("NCCL's reports", "has not come to all_reduce 6")] == [bool(told)] * 2
 
 
 class Diagnosed(Engine):
