@@ -13,6 +13,7 @@ import re
 import socket
 import stat
 import struct
+import subprocess
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ _CREDENTIALS = struct.Struct("3i")
 _MOST_PIDS = 64  # that a request may claim; Kineto sends ten
 _MOST_REFUSED = 64  # datagrams passed over at once: a job may send them faster than they are read (a choice)
 _ADDRESS = re.compile(rf"{CLIENT}[0-9a-f-]{{36}}")
+_SWEEPS = 'read -r over || rm -f "$1"'
+"""Of the shell that removes the socket when gputop is killed: a line ends it, the end of the pipe has it remove the file."""
 _IDLE = 2  # bit of the kinds: the job can take a trace now
 
 
@@ -47,6 +50,7 @@ class Desk:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._is_bound = False
+        self._sweeper: subprocess.Popen[bytes] | None = None
         self.refused = 0  # datagrams that were no request of a job
 
     def __enter__(self) -> Desk:
@@ -69,11 +73,22 @@ class Desk:
                 what = "another program answers this job: a gputop that takes a trace now, or dynolog"
                 raise Unavailable(what, "wait until it has ended")
             os.unlink(NAME, dir_fd=self._folder)  # of a program that was killed
+        self._sweeper = self._started_sweeper()
         bind_within(self._job, self._socket, f"{self._job.folder}/{NAME}")
         self._is_bound = True
-        atexit.register(self.__exit__)  # a socket without a listener would hold each of the job's questions, and its end, up for 10 s
+        atexit.register(self.__exit__)
         if self._socket.getsockname() != f"{self._job.folder}/{NAME}" or not os.path.lexists(self._path(NAME)):
             raise Unavailable("the job's folder was exchanged")
+
+    def _started_sweeper(self) -> subprocess.Popen[bytes] | None:
+        """A shell that outlives a gputop that is killed, and removes the socket: one without a listener would hold each of the job's
+        questions, and its end, up for 10 s. None where no process can be started."""
+        with suppress(OSError):
+            return subprocess.Popen(
+                ["/bin/sh", "-c", _SWEEPS, "sh", self._path(NAME)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL, pass_fds=[self._folder], start_new_session=True, cwd="/", env={"PATH": os.defpath},
+            )  # fmt: skip
+        return None
 
     @staticmethod
     def _answers(path: str) -> bool:
@@ -90,6 +105,10 @@ class Desk:
             with suppress(OSError):
                 os.unlink(NAME, dir_fd=self._folder)
         self._socket.close()
+        if self._sweeper is not None:
+            with suppress(OSError):
+                self._sweeper.communicate(b"\n")
+            self._sweeper = None
 
     def fileno(self) -> int:
         """The socket's descriptor, for poll."""
@@ -116,7 +135,7 @@ class Desk:
         pid, uid, _ = _CREDENTIALS.unpack(sent[: _CREDENTIALS.size])
         size, kind = _HEAD.unpack_from(data)
         body = data[_HEAD.size :]
-        if size != len(body) or pid <= 0:
+        if size != len(body) or pid <= 0 or uid != self._job.uid:
             return None
         if kind.rstrip(b"\0") == b"ctxt":
             self._send(address, b"ctxt", struct.pack("@i", 1))

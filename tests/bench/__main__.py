@@ -28,6 +28,7 @@ PARTS = {
     "exporter": ("tests.bench.exporter_cost", {"runs": 1, "run_s": 10.0}),
     "alerts": ("tests.bench.alerting", {"runs": 1, "run_s": 20.0}),
     "links": ("tests.bench.links", {"nodes": (8,), "seconds": 3.0}),
+    "traces": ("tests.bench.tracing", {"asks": 1, "imports_s": (2.0,), "runs": 1, "pairs": 1, "seconds": 5.0}),
     "loader": ("tests.bench.loader", {"runs": 1, "seconds": 0.5}),
     "month": ("tests.bench.month", {"days": 2, "incidents": 8, "fine_days": 0.02, "fine_hours": 0.1, "bound": 24 << 20}),
 }

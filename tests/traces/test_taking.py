@@ -10,13 +10,14 @@ import shutil
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -156,9 +157,33 @@ def test_hostile_datagrams_change_nothing(folder: str, trace: str, tmp_path: Pat
                 while (asked_ := desk.next()) is not None:
                     assert asked_.pid in (one.pid, os.getpid())
                     desk.answer(asked_)
+                with suppress(BlockingIOError):
+                    assert hostile.recv(1 << 14)[8:].rstrip(b"\0") == b"req", "an answer without a configuration, at most"
             assert sent > 500
             assert desk.refused > 400
         assert asked([one.pid], tmp_path)[0].error is None
+
+
+@pytest.mark.parametrize("kind", [b"req", b"ctxt"])
+def test_another_users_process_gets_no_answer(folder: str, kind: bytes) -> None:
+    """By the kernel's word: root may state other credentials than its own."""
+    require("net")
+    own = environment.Job(os.getpid(), folder, os.getuid())
+    body = struct.pack("@iiqi", 3, 1, 0, os.getpid())
+    with environment.opened(own) as descriptor, Desk(own, descriptor) as desk, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asks:
+        asks.bind(f"{folder}/dynoconfigclient{uuid.uuid4()}")
+        asks.setblocking(False)
+        for uid, refused in ((NOBODY, 1), (os.getuid(), 1 + (kind == b"ctxt"))):
+            stated = struct.pack("3i", os.getpid(), uid, uid)
+            message = struct.pack("@Q32s", len(body), kind) + body
+            asks.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, stated)], 0, f"{folder}/dynolog")
+            asked_ = desk.next()
+            assert (asked_ is not None) is (uid == os.getuid() and kind == b"req")
+            assert desk.refused == refused
+            if uid == NOBODY:
+                with pytest.raises(BlockingIOError):
+                    asks.recv(1 << 14)
+        assert kind == b"req" or asks.recv(1 << 14)[8:12] == b"ctxt"
 
 
 def test_a_socket_that_a_killed_program_left_is_replaced_and_a_live_one_is_not(folder: str, trace: str, tmp_path: Path) -> None:
@@ -170,7 +195,8 @@ def test_a_socket_that_a_killed_program_left_is_replaced_and_a_live_one_is_not(f
         assert asked([one.pid], tmp_path)[0].error is None
 
 
-def test_a_program_that_ends_while_it_asks_leaves_no_socket(folder: str, trace: str) -> None:
+@pytest.mark.parametrize("end", ["pass", "os.kill(os.getpid(), 9)"])
+def test_a_program_that_ends_while_it_asks_leaves_no_socket(folder: str, trace: str, end: str) -> None:
     """A job that finds one without a listener asks for 10 s, and ends so much later."""
     asks = f"""
 import os, threading, time
@@ -179,13 +205,17 @@ pid = int(input())
 threading.Thread(target=take, args=([pid], Wanted(), str), daemon=True).start()
 while not os.path.lexists("{folder}/dynolog"):
     time.sleep(0.01)
-print("asks")
+print("asks", flush=True)
+{end}
 """
     with job(folder, trace, "silent") as one:
-        done = subprocess.run([sys.executable, "-c", asks], input=f"{one.pid}\n", capture_output=True, text=True, cwd=ROOT, check=True,
+        done = subprocess.run([sys.executable, "-c", asks], input=f"{one.pid}\n", capture_output=True, text=True, cwd=ROOT, check=False,
                               timeout=120)  # fmt: skip
-    assert done.stdout == "asks\n"
-    assert not os.path.lexists(f"{folder}/dynolog")
+    assert (done.stdout, done.returncode) == ("asks\n", 0 if end == "pass" else -signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while os.path.lexists(f"{folder}/dynolog"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_folder_that_others_may_enter_is_refused(folder: str, trace: str, tmp_path: Path) -> None:
