@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: the jobs stand in gputop's tests, once; wheel and sdist get a copy of them below `slowbench/tree`."""
+"""Copy the jobs, which stand in gputop's tests, into wheel and sdist below `slowbench/tree`."""
 
 from __future__ import annotations
 

@@ -1,3 +1,3 @@
-"""Slow training jobs whose cause is known, and a table of which tools name it."""
+"""Slow training jobs with known causes, and a table of the tools that find these causes."""
 
 __version__ = "2026.1"

@@ -1,4 +1,4 @@
-"""`slowbench run`: jobs with tools beside them, and the table."""
+"""Run slow training jobs with known causes, let tools watch them, and print which tools find the causes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from slowbench.observe import Run
     from slowbench.tools import Tool
 
-_CALM = ("healthy-fast", "healthy-ranks")  # jobs on which it is measured how far a tool slows them
+_CALM = ("healthy-fast",)  # jobs on which it is measured how far a tool slows them
+_INSIDE = 20  # jobs on which tools run that need one to themselves: with all of them the table would take more than an hour
 _TABLE, _END = "<!-- table -->", "<!-- end of the table -->"  # marks of the page
 
 
@@ -26,23 +28,25 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="slowbench", description=__doc__)
     parser.add_argument("--version", action="version", version=f"slowbench {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="run jobs with tools beside them, and print the table")
-    run.add_argument("--jobs", default="all", metavar="N|NAMES", help="so many, of all kinds; or names, with commas (all)")
-    every = "by default all that are listed, those that work inside the job on the open half alone"
+    run = commands.add_parser("run", help="run jobs, let tools watch them, and print the table")
+    run.add_argument("--jobs", default="all", metavar="N|NAMES", help="a number of jobs of different kinds, or names with commas (all)")
+    every = f"by default all that are listed, those that work inside the job on {_INSIDE} jobs of the open half"
     run.add_argument("--tools", nargs="+", default=[], metavar="TOOL", help=f"listed ones, or NAME=COMMAND; {every}")
-    run.add_argument("--seconds", type=float, default=10.0, help="s that the tools have from the onset on (10)")
-    run.add_argument("--no-advice", action="store_true", help="do not make what the tools advise")
+    run.add_argument("--seconds", type=float, default=8.0, help="seconds from the onset to the end (8)")
+    run.add_argument("--no-advice", action="store_true", help="do not apply the advice of the tools")
     run.add_argument("--no-overhead", action="store_true", help="do not measure how far the tools slow a healthy job")
-    run.add_argument("--minutes", type=float, default=0.0, help="begin no other job after so long (0: no bound)")
-    run.add_argument("-o", "--output", type=Path, default=Path("slowbench.jsonl"), help="a line for each run; one that is there goes on")
+    run.add_argument("--minutes", type=float, default=0.0, help="start no job after so many minutes (0: no bound)")
+    run.add_argument(
+        "-o", "--output", type=Path, default=Path("slowbench.jsonl"), help="results, a line for each run; an existing file is continued"
+    )
     table = commands.add_parser("table", help="the table of what was run")
     table.add_argument("output", type=Path, nargs="?", default=Path("slowbench.jsonl"))
-    table.add_argument("--page", type=Path, metavar="README.md", help="put it there, between the marks of the page")
+    table.add_argument("--page", type=Path, metavar="README.md", help="write the table into this page, between its marks")
     commands.add_parser("jobs", help="the jobs, and the truth of the open half")
     commands.add_parser("tools", help="the tools, and what each needs")
-    check = commands.add_parser("truth", help="whether the labels are what the files of this release say")
-    check.add_argument("--salt", default="", help="of the sealed half, once it is published")
-    check.add_argument("--draw", action="store_true", help="for maintainers: draw a release and write its files, with this salt")
+    check = commands.add_parser("truth", help="check that the labels agree with the files of this release")
+    check.add_argument("--salt", default="", help="the published salt of the sealed half")
+    check.add_argument("--draw", action="store_true", help="for maintainers: draw the jobs of a release, write their files")
     options = parser.parse_args(argv)
     try:
         return {"run": _run, "table": _print, "jobs": _jobs, "tools": _tools, "truth": _truth}[options.command](options)
@@ -52,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def asked(jobs: str, halves: dict[str, str], names: list[str]) -> list[str]:
-    """The jobs of ``--jobs``. A number takes calm ones and causes in turn, each label once before one comes twice."""
+    """The jobs of ``--jobs``. A number takes a quarter of calm ones."""
     if jobs == "all":
         return sorted(halves)
     if not jobs.isdecimal():
@@ -60,18 +64,21 @@ def asked(jobs: str, halves: dict[str, str], names: list[str]) -> list[str]:
         if unknown := [job for job in found if job not in names]:
             raise ValueError(f"no job {unknown[0]!r}: slowbench jobs lists them")
         return found
-    ranked = sorted(halves, key=lambda job: hashlib.sha256(f"some {job}".encode()).digest())
-    of_label: dict[tuple[str, str], list[str]] = {}
-    for job in ranked:
-        found_truth = truth.made(job)
-        of_label.setdefault((found_truth.symptom, found_truth.cause), []).append(job)
-    turns = max(map(len, of_label.values()))
-    ranked = [some[turn] for turn in range(turns) for some in of_label.values() if turn < len(some)]
+    ranked = by_turns(halves)
     calm = [job for job in ranked if truth.made(job).is_calm]
     ill = [job for job in ranked if job not in calm]
     count = min(int(jobs), len(halves))
     quarter = min(len(calm), max(1, count // 4), count)
     return sorted(calm[:quarter] + ill[: count - quarter])
+
+
+def by_turns(names: Iterable[str]) -> list[str]:
+    """Jobs so that each label comes once before one comes twice, in an order that is always the same."""
+    of_label: dict[tuple[str, str], list[str]] = {}
+    for job in sorted(names, key=lambda one: hashlib.sha256(f"some {one}".encode()).digest()):
+        known = truth.made(job)
+        of_label.setdefault((known.symptom, known.cause), []).append(job)
+    return [some[turn] for turn in range(max(map(len, of_label.values()))) for some in of_label.values() if turn < len(some)]
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -81,18 +88,21 @@ def _run(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no job or tool is left behind
     halves, tools = truth.halves(), chosen(options.tools)
     names = asked(options.jobs, halves, jobs.scenario.names())
-    done = {(run.job, one.tool) for run in _read(options.output) for one in run.observed} if options.output.exists() else set()
+    past = _read(options.output) if options.output.exists() else []
+    done = {(run.job, one.tool) for run in past for one in run.observed if not one.fault}
+    inside = [job for job in by_turns(halves) if halves[job] == truth.OPEN_HALF and jobs.has_loop(job)][:_INSIDE]
     began = time.monotonic()
     with options.output.open("a", encoding="utf-8") as out:
         for number, job in enumerate(names):
             if options.minutes and time.monotonic() - began > 60 * options.minutes:
-                print(f"{len(names) - number} jobs were not begun: the time is over; the same command goes on", file=sys.stderr)
+                print(f"{len(names) - number} jobs not started: the time is over; the same command continues", file=sys.stderr)
                 break
-            part = [tool for tool in tools if options.tools or not tool.instrument or halves.get(job) == truth.OPEN_HALF]
+            part = [tool for tool in tools if not tool.instrument or job in inside or (options.tools and jobs.has_loop(job))]
+            gains = dict[str, observe.Tried]()
             left = [tool for tool in part if (job, tool.name) not in done]
-            beside = [tool for tool in left if not tool.instrument]
-            for some in [beside] * bool(beside) + [[tool] for tool in left if tool.instrument]:
-                run = observe.observed(job, some, options.seconds, not options.no_advice)
+            outside = [tool for tool in left if not tool.instrument]
+            for some in [outside] * bool(outside) + [[tool] for tool in left if tool.instrument]:
+                run = observe.observed(job, some, options.seconds, None if options.no_advice else gains)
                 out.write(run.line() + "\n")
                 out.flush()
             passed_s = time.monotonic() - began
@@ -152,7 +162,7 @@ def _tools(_options: argparse.Namespace) -> int:
     from slowbench.tools import TOOLS
 
     for name, tool in TOOLS.items():
-        print(f"{name:14} pip install {tool.install:14} {'inside the job' if tool.instrument else 'beside the job'}")
+        print(f"{name:14} pip install {tool.install:14} {'inside the job' if tool.instrument else 'outside the job'}")
     return 0
 
 
@@ -164,7 +174,7 @@ def _truth(options: argparse.Namespace) -> int:
         names = {split.LEARN: truth.OPEN_HALF, split.HOLD_OUT: truth.SEALED_HALF}
         truth.write({name: names[split.half_of(name)] for name in scenario.names()}, options.salt)
     found = truth.faults(options.salt)
-    print("\n".join(found) if found else f"{len(truth.halves())} jobs: the labels are what the files say")
+    print("\n".join(found) if found else f"{len(truth.halves())} jobs: the labels agree with the files")
     return 1 if found else 0
 
 

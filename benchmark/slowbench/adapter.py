@@ -1,4 +1,4 @@
-"""What an adapter prints: a line of JSON when it is ready, and one whenever its answer changes. Any language will do; this is Python's."""
+"""Helpers for adapters in Python: an adapter prints a line of JSON when it is ready, and one for each change of its answer."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from collections.abc import Iterable, Iterator
 
 from slowbench.vocabulary import CAUSES, SYMPTOMS, UNKNOWN
 
-MORE_WORKERS = f"DataLoader(..., num_workers={2 * (os.cpu_count() or 1)})"  # command for advice that says no more than that
+MORE_WORKERS = f"DataLoader(..., num_workers={2 * (os.cpu_count() or 1)})"  # command for the advice to add workers
 _last = ""
 
 
 def ready(version: str, needs: Iterable[str] = ()) -> None:
-    """The tool watches from now on. ``needs``: what it asks of its user, of ``root``, ``code`` (a change of the job), ``restart``."""
+    """Print that the tool watches now. ``needs``: some of ``root``, ``code`` (a change of the job), ``restart``."""
     print(json.dumps({"ready": version, "needs": [*needs]}), flush=True)
 
 
 def answer(
     symptom: str = UNKNOWN, cause: str = UNKNOWN, culprits: Iterable[int | str] = (), advice: str = "", command: str = ""
 ) -> None:
-    """What the tool says now; printed where it differs from what it said before.
+    """Print the answer if it differs from the last one.
 
     ``culprits``: pids or names, worst first. ``advice``: the first thing to do. ``command``: the same as a line for a shell,
-    ``export NAME=VALUE`` or ``DataLoader(..., num_workers=4)``, which are made at a new start of the job.
+    ``export NAME=VALUE`` or ``DataLoader(..., num_workers=4)``; for the latter two the job is started again.
     """
     global _last
     if symptom not in SYMPTOMS or cause not in CAUSES:
@@ -37,7 +37,7 @@ def answer(
 
 
 def every(seconds: float) -> Iterator[None]:
-    """A turn each so many seconds, until SIGTERM; what is printed after the last turn still counts."""
+    """Yield every so many seconds until SIGTERM; answers printed after that still count."""
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     while not over.is_set():

@@ -14,5 +14,21 @@ if str(TREE) not in sys.path:
 from tests.corpus import calm  # noqa: E402
 from tests.workloads import advice, environment, runner, scenario, simgpu  # noqa: E402
 
-__all__ = ["PACKAGE", "TREE", "advice", "calm", "environment", "runner", "scenario", "simgpu"]
+__all__ = ["PACKAGE", "TREE", "advice", "calm", "environment", "has_loader", "has_loop", "runner", "scenario", "simgpu", "source"]
 PACKAGE = _HERE.parent  # what a tool has in PYTHONPATH to import slowbench
+_LOOPS = ("trainer.fit(", "trainer.epoch(", "Ranks(")  # a loop that a profiler inside the job can wrap (`tests/workloads/loop.py`)
+
+
+def source(job: str) -> str:
+    """The text of a job's file."""
+    return (TREE / "tests" / "workloads" / "scenarios" / f"{job.replace('-', '_')}.py").read_text(encoding="utf-8")
+
+
+def has_loop(job: str) -> bool:
+    """Whether a profiler inside the job sees its steps."""
+    return any(loop in source(job) for loop in _LOOPS)
+
+
+def has_loader(job: str) -> bool:
+    """Whether the job has a DataLoader whose arguments can be changed from outside."""
+    return "loader(" in source(job)

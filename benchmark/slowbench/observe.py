@@ -1,4 +1,4 @@
-"""Run a job with tools beside it, take down what each of them says and when, and make their first advice on the job."""
+"""Run a job, let tools watch it, collect their answers with times, and apply their first advice to the job."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from slowbench.vocabulary import UNKNOWN
 
 INSTRUMENT_VARIABLE = "GPUTOP_INSTRUMENT"  # as tests/workloads/loop.py reads it, which imports torch
 BEFORE_S = 2.0  # s of training between the tools' start and the disturbance
-READY_S = 30.0  # s for a tool to watch
-END_S = 10.0  # s for a tool to print its last answer, after SIGTERM
-MEASURE_S, SETTLE_S = 4.0, 2.0  # s over which the pace is taken, and after a change before it
-WATCH_S = 10.0  # s that the tools have from the onset on
+READY_S = 30.0  # s in which a tool has to be ready
+END_S = 10.0  # s from SIGTERM to a tool's last answer
+MEASURE_S, SETTLE_S = 3.0, 1.5  # s over which the pace is taken, and after a change before it
+WATCH_S = 8.0  # s from the onset to the end
 
 
 @dataclass(slots=True)
 class Answer:
-    """What a tool said, and when."""
+    """An answer of a tool, and its time."""
 
     at_s: float  # s from the onset; below 0 before it
     symptom: str = UNKNOWN
@@ -40,9 +40,9 @@ class Answer:
 
 @dataclass(slots=True)
 class Tried:
-    """What became of a tool's first advice."""
+    """The result of a tool's first advice."""
 
-    gain: float | None = None  # pace of the GPU's work after it, over the one before; None: it was not made
+    gain: float | None = None  # pace of the GPU's work after it, over the one before; None: not applied
     why_not: str = ""
 
 
@@ -54,25 +54,25 @@ class Observed:
     version: str = ""
     needs: list[str] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
-    cpu_pct: float | None = None  # of one CPU, over the watch; what an instrument takes inside the job is not in it
-    fault: str = ""  # why it gave no answers
-    tried: Tried | None = None  # None: it advised nothing that changes something
+    cpu_pct: float | None = None  # of one CPU; work inside the job is not included
+    fault: str = ""  # why there are no answers
+    tried: Tried | None = None  # None: there was no advice
 
     @property
     def last(self) -> Answer:
-        """What stands in the end."""
+        """The last answer."""
         return self.answers[-1] if self.answers else Answer(0.0)
 
 
 @dataclass(slots=True)
 class Run:
-    """One job with some tools beside it."""
+    """One run of a job, watched by some tools."""
 
     job: str
     culprits: dict[str, str] = field(default_factory=dict)  # pid -> name, as they were in this run
     observed: list[Observed] = field(default_factory=list)
     watched_s: float = 0.0  # s from the onset to the end
-    others_cpus: float = 0.0  # CPUs that took who has no part in it
+    others_cpus: float = 0.0  # CPUs that unrelated processes took
     fault: str = ""  # why the job could not run
 
     def line(self) -> str:
@@ -81,17 +81,17 @@ class Run:
 
 
 def decoded(line: str) -> Run:
-    """What `Run.line` wrote."""
+    """Read the line that `Run.line` wrote."""
     found: dict[str, Any] = json.loads(line)
     observed = [
-        Observed(**{**one, "answers": [Answer(**said) for said in one["answers"]], "tried": one["tried"] and Tried(**one["tried"])})
+        Observed(**{**one, "answers": [Answer(**answer) for answer in one["answers"]], "tried": one["tried"] and Tried(**one["tried"])})
         for one in found.pop("observed")
     ]
     return Run(**found, observed=observed)
 
 
 class Watcher:
-    """An adapter that runs: its lines are read as they come."""
+    """A running adapter: a thread reads its lines."""
 
     def __init__(self, tool: Tool, running: jobs.runner.Running) -> None:
         self.tool = tool
@@ -112,14 +112,14 @@ class Watcher:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._take(line)
-        self.is_ready.set()  # it has ended: nobody need wait for it
+        self.is_ready.set()  # it has ended, and need not be waited for
 
     def _take(self, line: str) -> None:
         try:
             found = json.loads(line)
         except ValueError:
             found = None
-        if not isinstance(found, dict):  # what its libraries print
+        if not isinstance(found, dict):  # output of its libraries
             return
         if "ready" in found:
             self.observed.version, self.observed.needs = str(found["ready"]), [str(one) for one in found.get("needs", [])]
@@ -128,11 +128,11 @@ class Watcher:
             self._lines.append((time.monotonic_ns(), found))
 
     def cpu_s(self) -> float:
-        """CPU seconds of the adapter, its children and those who have ended among them."""
+        """CPU seconds of the adapter and its children, ended ones included."""
         return sum(_cpu_s(pid) for pid in {self._process.pid, *jobs.runner.descendants([self._process.pid])})
 
     def stop(self, onset_ns: int) -> Observed:
-        """Ask it for its last answer and end it; what it said."""
+        """End the adapter with SIGTERM, and return its answers."""
         try:
             self._process.send_signal(signal.SIGTERM)
             self._process.wait(END_S)
@@ -163,8 +163,11 @@ def _cpu_s(pid: int) -> float:
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
-def observed(job: str, tools: list[Tool], seconds: float = WATCH_S, apply: bool = True) -> Run:
-    """The run of a job with tools beside it. A tool that works inside the job has to be alone."""
+def observed(job: str, tools: list[Tool], seconds: float, gains: dict[str, Tried] | None) -> Run:
+    """Run a job watched by tools. A tool inside the job has to be alone.
+
+    ``gains``: results of new starts so far, by their variables; new ones are added. None: no advice is applied.
+    """
     run = Run(job)
     variables = {INSTRUMENT_VARIABLE: tools[0].instrument} if any(tool.instrument for tool in tools) else {}
     if variables:
@@ -188,10 +191,10 @@ def observed(job: str, tools: list[Tool], seconds: float = WATCH_S, apply: bool 
                     one.observed.cpu_pct = round(100 * (one.cpu_s() - cpu_s) / passed_s, 1)
                 stack.pop_all()
                 run.observed = [one.stop(running.onset_ns) for one in watchers]
-                later = _apply(running, run) if apply else []
-        gains: dict[str, Tried] = {}
+                later = _apply(running, run) if gains is not None else []
+        known = gains if gains is not None else {}
         for advised, more, before in later:
-            gains[repr(more)] = advised.tried = gains.get(repr(more)) or _gain(job, more, before)
+            known[repr(more)] = advised.tried = known.get(repr(more)) or _gain(job, more, before)
     except (jobs.runner.NotReady, OSError, ImportError, subprocess.SubprocessError) as error:
         run.fault = f"{type(error).__name__}: {error}"
     return run
@@ -214,9 +217,9 @@ def pace(running: jobs.runner.Running, seconds: float) -> float:
 
 
 def _apply(running: jobs.runner.Running, run: Run) -> list[tuple[Observed, dict[str, str], float]]:
-    """Make the first command for a shell that a tool advises; of others only where it is the same, for it cannot be undone.
+    """Apply the first advised command for a shell; a second one cannot be tried, for the first cannot be undone.
 
-    Returns who advises variables of a new start, these, and the pace before: that is made when this run has ended.
+    Returns the tools that advise variables of a new start, with the variables and the pace before: they are tried after this run.
     """
     before: float | None = None
     shell = ""
@@ -226,8 +229,10 @@ def _apply(running: jobs.runner.Running, run: Run) -> list[tuple[Observed, dict[
         if not (command or one.last.advice):
             continue
         is_shell, variables = bool(jobs.advice.SHELL.fullmatch(command)), jobs.advice.environment_of(command)
-        if variables is not None:
-            before = pace(running, MEASURE_S) if before is None else before  # taken once, before any command is made
+        if variables is not None and jobs.scenario.LOADER_VARIABLE in variables and not jobs.has_loader(run.job):
+            one.tried = Tried(why_not="the job has no DataLoader")
+        elif variables is not None:
+            before = pace(running, MEASURE_S) if before is None else before  # taken once, before any command is applied
             later.append((one, variables, before))
         elif not is_shell:
             one.tried = Tried(why_not="it takes a person, or an edit of the program")
@@ -271,16 +276,16 @@ def _beside(tool: Tool, running: jobs.runner.Running) -> Iterator[None]:
 
 
 def slowdown(job: str, tool: Tool, rounds: int = 2) -> float | None:
-    """How many percent less a job does with the tool beside it, of rounds with and without it; None for one that works inside the job."""
+    """Loss of a job's pace in percent while the tool watches, of rounds with and without it; None for a tool inside the job."""
     if tool.instrument:
         return None
-    beside = alone = 0.0
+    watched = alone = 0.0
     with jobs.runner.started(job, rounds * 2 * (READY_S + MEASURE_S + SETTLE_S)) as running:
         for _ in range(rounds):
             time.sleep(SETTLE_S)
             alone += pace(running, MEASURE_S)
             with _beside(tool, running):
                 time.sleep(SETTLE_S)
-                beside += pace(running, MEASURE_S)
-    return round(100 * (1 - beside / alone), 1) if alone else None
+                watched += pace(running, MEASURE_S)
+    return round(100 * (1 - watched / alone), 1) if alone else None
 

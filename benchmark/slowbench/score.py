@@ -1,4 +1,4 @@
-"""How good the answers are: pure functions of runs and truths."""
+"""Score answers: pure functions of runs and truths."""
 
 from __future__ import annotations
 
@@ -10,71 +10,71 @@ from slowbench.observe import Answer, Observed, Run
 from slowbench.truth import Truth
 from slowbench.vocabulary import IDLE, NONE, PAUSE, UNKNOWN, WORKS
 
-HARM, HELP = 0.90, 1.05  # gain below which advice harms, from which it helps: windows of 4 s differ by less in a job that nobody touches
+HARM, HELP = 0.90, 1.05  # gain below which advice harms, from which it helps: windows of 3 s of an untouched job differ by less
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One tool on one job. None: that is not asked of this job."""
+    """One tool on one job. None: not asked of this job."""
 
     symptom: bool | None
     cause: bool | None
     culprits: bool | None
-    seconds: float | None  # from the onset to the answer that was right and stayed so; None: never
+    seconds: float | None  # from the onset to the first answer that is right and remains so; None: never
     false_alarm: bool | None
     abstained: bool | None  # it named no cause of a job that has one
-    helped: bool | None  # whether the first advice, where it could be made, did that
+    helped: bool | None  # whether the first advice helped; None: not applied
     harmed: bool | None
-    advised_calm: bool | None  # whether it wanted something changed where nothing is wrong
+    advised_calm: bool | None  # whether it wants a change where nothing is wrong
 
 
-def is_right(said: Answer, truth: Truth) -> bool:
-    """Symptom and cause as in the truth; of a job that nothing slows the symptom."""
-    return said.symptom == truth.symptom and (truth.is_calm or said.cause == truth.cause)
+def is_right(answer: Answer, truth: Truth) -> bool:
+    """Whether symptom and cause agree with the truth; for a calm job the symptom alone."""
+    return answer.symptom == truth.symptom and (truth.is_calm or answer.cause == truth.cause)
 
 
-def alarms(said: Answer) -> bool:
-    """Whether it says that something is wrong."""
-    return said.cause not in (NONE, UNKNOWN, PAUSE) or said.symptom not in (WORKS, IDLE, UNKNOWN)
+def alarms(answer: Answer) -> bool:
+    """Whether the answer reports trouble."""
+    return answer.cause not in (NONE, UNKNOWN, PAUSE) or answer.symptom not in (WORKS, IDLE, UNKNOWN)
 
 
 def seconds_to(answers: list[Answer], truth: Truth) -> float | None:
-    """s from the onset to the first of the answers that are right until the end; None if the last one is wrong."""
+    """Seconds from the onset to the first answer that is right and remains so; None if the last one is wrong."""
     since: float | None = None
-    for said in answers:
-        since = (said.at_s if since is None else since) if is_right(said, truth) else None
+    for answer in answers:
+        since = (answer.at_s if since is None else since) if is_right(answer, truth) else None
     return None if since is None else max(0.0, since)
 
 
-def names_culprits(said: Answer, truth: Truth, culprits: Mapping[str, str]) -> bool | None:
-    """Whether those to blame are the first that it names, by pid or by name, in any order; None where nobody is to blame."""
+def names_culprits(answer: Answer, truth: Truth, culprits: Mapping[str, str]) -> bool | None:
+    """Whether the first culprits of the answer are the right ones, by pid or name, in any order; None without culprits."""
     if not truth.culprits:
         return None
 
     def true_name(one: str) -> str | None:
-        """The culprit that is meant; a name may be cut to 15 bytes, as the kernel's are."""
+        """Name of the culprit; the kernel cuts names to 15 bytes."""
         return culprits.get(one) or next((name for name in truth.culprits if one[:15] == name[:15]), None)
 
-    named = list(dict.fromkeys(said.culprits))
+    named = list(dict.fromkeys(answer.culprits))
     meant = [true_name(one) for one in named[: max(len(truth.culprits), len(culprits))]]
     first = meant[: len(truth.culprits)]
     return bool(first) and None not in first and {*truth.culprits} <= {*meant}
 
 
 def scored(one: Observed, truth: Truth, run: Run) -> Score:
-    """What one tool's answers are worth."""
-    said, calm = one.last, truth.is_calm
+    """Score one tool on one job."""
+    last, calm = one.last, truth.is_calm
     gain = one.tried.gain if one.tried else None
     return Score(
-        symptom=said.symptom == truth.symptom,
-        cause=None if calm else is_right(said, truth),
-        culprits=names_culprits(said, truth, run.culprits),
+        symptom=last.symptom == truth.symptom,
+        cause=None if calm else is_right(last, truth),
+        culprits=names_culprits(last, truth, run.culprits),
         seconds=None if calm else seconds_to(one.answers, truth),
-        false_alarm=alarms(said) if calm else None,
-        abstained=None if calm else said.cause == UNKNOWN or said.symptom == UNKNOWN,
+        false_alarm=alarms(last) if calm else None,
+        abstained=None if calm else last.cause == UNKNOWN or last.symptom == UNKNOWN,
         helped=None if gain is None or calm else gain >= HELP,
         harmed=None if gain is None else gain < HARM,
-        advised_calm=bool(said.command) if calm else None,
+        advised_calm=bool(last.command) if calm else None,
     )
 
 
@@ -88,7 +88,7 @@ class Row:
     jobs: int
     symptom: tuple[int, int]
     cause: tuple[int, int]
-    wrong: tuple[int, int]  # named a cause that is not it
+    wrong: tuple[int, int]  # another cause was named
     abstained: tuple[int, int]
     culprits: tuple[int, int]
     false_alarms: tuple[int, int]
@@ -102,11 +102,11 @@ class Row:
 
 def rows(runs: Iterable[Run], truths: Mapping[str, Truth]) -> list[Row]:
     """A row for each tool, in the order in which they came."""
-    by_tool: dict[str, list[tuple[Observed, Score]]] = {}
+    by_tool: dict[str, dict[str, tuple[Observed, Score]]] = {}
     for run in runs:
-        for one in run.observed:
-            by_tool.setdefault(one.tool, []).append((one, scored(one, truths[run.job], run)))
-    return [_row(tool, found) for tool, found in by_tool.items()]
+        for one in run.observed:  # the last run of a job counts
+            by_tool.setdefault(one.tool, {})[run.job] = one, scored(one, truths[run.job], run)
+    return [_row(tool, [*found.values()]) for tool, found in by_tool.items()]
 
 
 def _row(tool: str, found: list[tuple[Observed, Score]]) -> Row:

@@ -9,22 +9,22 @@ from slowbench.observe import Run
 from slowbench.score import Row, rows
 from slowbench.truth import HALVES, Truth
 
-_HEADS = (
-    "tool", "cause", "symptom", "culprit", "wrong cause", "no cause", "false alarms", "median s", "advice helped", "harmed",
+HEADS = (
+    "tool", "jobs", "cause", "symptom", "culprit", "wrong cause", "no cause", "false alarms", "median s", "advice helped", "harmed",
     "advice to a calm job", "CPU %", "slows by", "needs",
 )  # fmt: skip
 
 
 def text(runs: list[Run], truths: Mapping[str, Truth], halves: Mapping[str, str], slowdowns: Mapping[str, float | None]) -> str:
-    """Markdown. Jobs that could not run are counted, and in no row."""
+    """The table as Markdown. Jobs that could not run are counted, and in no row."""
     ran = [run for run in runs if not run.fault and run.job in truths]
     calm = sum(truths[job].is_calm for job in {run.job for run in ran})
     loads = [run.others_cpus for run in ran]
     count = len({run.job for run in ran})
-    failed = sorted({run.job for run in runs if run.fault})
+    failed = sorted({run.job for run in runs if run.fault} - {run.job for run in ran})
     lines = [f"{count} jobs, {count - calm} with a cause and {calm} with none; {len(failed)} could not run: {', '.join(failed) or 'none'}."]
     if loads:
-        lines.append(f"Who had no part in it took {statistics.median(loads):.1f} CPUs (median of the runs), {max(loads):.1f} at most.")
+        lines.append(f"Unrelated processes took {statistics.median(loads):.1f} CPUs (median of the runs), {max(loads):.1f} at most.")
     parts = [("All jobs", ran), *((f"The {half} half", [run for run in ran if halves.get(run.job) == half]) for half in HALVES)]
     for title, some in parts:
         if some:
@@ -33,15 +33,15 @@ def text(runs: list[Run], truths: Mapping[str, Truth], halves: Mapping[str, str]
 
 
 def _table(found: list[Row], slowdowns: Mapping[str, float | None]) -> list[str]:
-    cells = [_HEADS, tuple("---" if not i else "--:" for i in range(len(_HEADS))), *(_cells(row, slowdowns.get(row.tool)) for row in found)]
+    cells = [HEADS, tuple("---" if not i else "--:" for i in range(len(HEADS))), *(_cells(row, slowdowns.get(row.tool)) for row in found)]
     return ["| " + " | ".join(line) + " |" for line in cells]
 
 
 def _cells(row: Row, slowdown: float | None) -> tuple[str, ...]:
     if not row.version:
-        return f"{row.tool}: {row.fault[:80]}", *["–"] * (len(_HEADS) - 1)
+        return f"{row.tool}: {row.fault[:80]}", *["–"] * (len(HEADS) - 1)
     return (
-        f"{row.tool} {row.version}", _of(row.cause), _of(row.symptom), _of(row.culprits), _of(row.wrong), _of(row.abstained),
+        f"{row.tool} {row.version}", str(row.jobs), _of(row.cause), _of(row.symptom), _of(row.culprits), _of(row.wrong), _of(row.abstained),
         _of(row.false_alarms), "never" if row.median_s is None else f"{row.median_s:.1f}", _of(row.helped), _of(row.harmed),
         _of(row.advised_calm), "–" if row.cpu_pct is None else f"{row.cpu_pct:.1f}", "–" if slowdown is None else f"{slowdown:.1f} %",
         ", ".join(row.needs) or "nothing",

@@ -1,4 +1,4 @@
-"""What is wrong with each job, as files: made of the labels of the jobs, in words of no tool; half of them as hashes."""
+"""The truth about each job as files, made of the jobs' labels in neutral words; half of them as hashes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from slowbench.vocabulary import CAUSES, FROM_GPUTOP, FROM_GPUTOP_CAUSE, IDLE, N
 FOLDER = Path(__file__).parent / "truth"
 SEALED = "sealed.json"
 OPEN_HALF, SEALED_HALF = HALVES = ("open", "sealed")
-MOST_OF_A_LABEL = {NONE: 7}  # jobs of one label in one half; any other cause has `_MOST`
+MOST_OF_A_LABEL = {NONE: 6}  # jobs of one label in one half; any other cause has `_MOST`
 _MOST = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What is wrong with one job."""
+    """The truth about one job."""
 
     job: str
     title: str
@@ -29,14 +29,14 @@ class Truth:
     onset: str
     """``disturbance``: it begins while the tools watch; ``start``: the job has it from its start."""
     victims: tuple[str, ...]
-    """Who waits: ``trainers``, ``other ranks``; empty where nothing is wrong."""
+    """``trainers`` or ``other ranks``; empty where nothing is wrong."""
     culprits: tuple[str, ...]
-    """Names of the processes to blame; their pids come with the run. Empty: nobody is."""
+    """Names of the processes to blame; their pids are in the run."""
     fix: str
 
     @property
     def is_calm(self) -> bool:
-        """Whether nothing slows the job: whoever names a cause raises a false alarm."""
+        """Whether nothing slows the job: a tool that names a cause raises a false alarm."""
         return self.cause == NONE and self.symptom in (WORKS, IDLE)
 
     def text(self) -> str:
@@ -45,11 +45,10 @@ class Truth:
 
 
 def made(job: str) -> Truth:
-    """The truth of a job, of its label."""
+    """Make the truth of a job from its label."""
     what = jobs.scenario.load(job)
     symptom, cause = FROM_GPUTOP[what.label.symptom], FROM_GPUTOP_CAUSE[what.label.cause]
-    path = jobs.TREE / "tests" / "workloads" / "scenarios" / f"{job.replace('-', '_')}.py"
-    title = path.read_text(encoding="utf-8").split('"""')[1].split("\n\n")[0].replace("\n", " ").strip()
+    title = jobs.source(job).split('"""')[1].split("\n\n")[0].replace("\n", " ").strip()
     victims = () if cause == NONE else ("other ranks",) if symptom == "waits-for-rank" else ("trainers",)
     onset = "start" if what.disturb is None else "disturbance"
     return Truth(job, title, symptom, cause, onset, victims, tuple(sorted(what.label.culprits)), CAUSES[cause][1])
@@ -75,7 +74,7 @@ def halves(folder: Path = FOLDER) -> dict[str, str]:
 
 
 def faults(salt: str = "", folder: Path = FOLDER) -> list[str]:
-    """Jobs whose label is not what the files say: of the open half, and of the sealed one where the salt is known."""
+    """Jobs whose label disagrees with the files; the sealed half is checked if the salt is known."""
     found = [
         f"{path.stem}: its file is not made of its label"
         for path in sorted(folder.glob("*.json"))

@@ -1,4 +1,4 @@
-"""Words for what is wrong with a job, which belong to no tool; an adapter translates its tool's words into these."""
+"""Neutral words for symptoms and causes; an adapter translates its tool's words into these."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ WORKS, IDLE, UNKNOWN, NONE, PAUSE = "works", "nothing-to-do", "unknown", "none",
 
 SYMPTOMS = {
     WORKS: "the GPU works nearly all the time, on what it should",
-    IDLE: "nobody wants anything of the GPU now, or the job pauses by its own plan",
+    IDLE: "the GPU has no work to do now, or the job pauses by its own plan",
     "waits-for-input": "the GPU waits for data from loaders, disks, services or callers",
     "waits-for-copies": "the GPU, or its job, waits for copies between host and device",
     "waits-for-host": "the GPU waits for the trainer's own code between its kernels",
@@ -14,13 +14,13 @@ SYMPTOMS = {
     "waits-for-network": "all ranks wait for what they send to one another",
     "computes-slowly": "the GPU works all the time, slower than it could",
     "busy-in-vain": "the GPU is called busy, and hardly works",
-    UNKNOWN: "the tool does not say",
+    UNKNOWN: "the tool gives none",
 }  # word -> meaning
 
 CAUSES = {
     NONE: ("nothing is wrong", ""),
-    UNKNOWN: ("the tool does not say", ""),
-    PAUSE: ("a checkpoint, an evaluation, a compilation: part of the program", "make it rarer or shorter, or do it beside training"),
+    UNKNOWN: ("the tool gives none", ""),
+    PAUSE: ("a checkpoint, an evaluation, a compilation: part of the program", "make it rarer or shorter, or do it during training"),
     "cpu-taken-by-others": ("processes outside the job take its CPUs", "stop or move them, or give the job CPUs or a higher share"),
     "too-many-workers": ("the job's own processes and threads take each other's CPUs", "fewer workers, or fewer threads in each"),
     "pinned-to-few-cpus": ("the job may use too few CPUs while others idle", "a wider mask or cpuset"),
@@ -28,10 +28,10 @@ CAUSES = {
     "slow-preparation": ("preparing a sample takes more CPU than there is", "prepare cheaper, beforehand, or on the GPU"),
     "interpreter-lock": ("threads of one interpreter wait for its lock", "processes in place of threads"),
     "lock": ("processes wait for a lock that others hold", "hold it shorter, or split it"),
-    "slow-disk": ("reads or writes of a disk take the time", "another disk, a cache, larger reads, or stop who else uses it"),
+    "slow-disk": ("reads or writes of a disk take the time", "another disk, a cache, larger reads, or stop its other users"),
     "slow-remote-data": ("data come over a network too slowly", "read ahead, more at a time, a cache"),
     "cpu-quota": ("a control group's quota stops the job", "a higher quota, or fewer threads"),
-    "short-memory": ("pages are reclaimed, swapped or read again", "a higher limit, less kept, or stop who else takes it"),
+    "short-memory": ("pages are reclaimed, swapped or read again", "a higher limit, less kept, or stop other processes that take it"),
     "worker-restarts": ("loader processes are started over and over", "keep them between epochs"),
     "hung": ("a process that all wait for does not move", "end or continue it; find what it waits for"),
     "preparation-in-trainer": ("the trainer prepares its data itself", "do it in workers"),

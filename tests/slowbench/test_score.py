@@ -1,16 +1,19 @@
-"""What answers are worth, of hand-made runs; and that truths, words and adapters fit together."""
+"""The score of hand-made runs; truths, words and adapters fit together."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
+import slowbench
 from slowbench import score, truth, vocabulary
 from slowbench.__main__ import asked
 from slowbench.observe import Answer, Observed, Run, Tried, Watcher, decoded
-from slowbench.table import text
+from slowbench.table import HEADS, text
 from slowbench.tools import TOOLS, Tool, chosen
 from slowbench.truth import Truth
 
@@ -21,6 +24,7 @@ from tests.wait import PATIENCE_S
 from tests.workloads import scenario
 from tests.workloads.runner import Running
 
+BENCHMARK = Path(slowbench.__file__).parents[1]
 _BLAMED = ("fluent-bit", "node_exporter")
 HOGS = Truth("hogs", "", "waits-for-input", "cpu-taken-by-others", "disturbance", ("trainers",), _BLAMED, "stop them")
 DISK = Truth("disk", "", "waits-for-input", "slow-disk", "disturbance", ("trainers",), (), "a cache")
@@ -29,7 +33,7 @@ IDLE = Truth("idle", "", "nothing-to-do", "none", "start", (), (), "")
 PIDS = {"71": "node_exporter", "72": "fluent-bit"}
 
 
-def said(symptom: str, cause: str, at_s: float = 1.0, *culprits: str, command: str = "") -> Answer:
+def answered(symptom: str, cause: str, at_s: float = 1.0, *culprits: str, command: str = "") -> Answer:
     return Answer(at_s, symptom, cause, [*culprits], "" if not command else "do", command)
 
 
@@ -42,15 +46,15 @@ def scored(known: Truth, *answers: Answer, gain: float | None = None) -> score.S
 
 
 def test_the_right_cause_needs_the_right_symptom() -> None:
-    right = scored(DISK, said("waits-for-input", "slow-disk"))
+    right = scored(DISK, answered("waits-for-input", "slow-disk"))
     assert (right.symptom, right.cause, right.abstained, right.false_alarm) == (True, True, False, None)
-    assert scored(DISK, said("waits-for-copies", "slow-disk")).cause is False
-    half = scored(DISK, said("waits-for-input", "lock"))
+    assert scored(DISK, answered("waits-for-copies", "slow-disk")).cause is False
+    half = scored(DISK, answered("waits-for-input", "lock"))
     assert (half.symptom, half.cause, half.abstained) == (True, False, False)
 
 
 def test_who_names_no_cause_abstains() -> None:
-    for answers in ([], [said("waits-for-input", "unknown")], [said("unknown", "slow-disk")]):
+    for answers in ([], [answered("waits-for-input", "unknown")], [answered("unknown", "slow-disk")]):
         found = scored(DISK, *answers)
         assert (found.cause, found.abstained) == (False, True)
 
@@ -67,7 +71,7 @@ def test_who_names_no_cause_abstains() -> None:
     ],
 )
 def test_the_answer_counts_from_when_it_stays_right(answers: list[tuple[float, str]], seconds: float | None) -> None:
-    assert scored(DISK, *(said("waits-for-input", cause, at_s) for at_s, cause in answers)).seconds == seconds
+    assert scored(DISK, *(answered("waits-for-input", cause, at_s) for at_s, cause in answers)).seconds == seconds
 
 
 @pytest.mark.parametrize(
@@ -83,23 +87,23 @@ def test_the_answer_counts_from_when_it_stays_right(answers: list[tuple[float, s
     ],
 )
 def test_the_culprits_are_those_named_first(culprits: list[str], right: bool) -> None:
-    assert scored(HOGS, said("waits-for-input", "cpu-taken-by-others", 1.0, *culprits)).culprits is right
+    assert scored(HOGS, answered("waits-for-input", "cpu-taken-by-others", 1.0, *culprits)).culprits is right
 
 
 def test_nobody_is_asked_for_a_culprit_where_nobody_is_to_blame() -> None:
-    assert scored(DISK, said("waits-for-input", "slow-disk", 1.0, "72")).culprits is None
+    assert scored(DISK, answered("waits-for-input", "slow-disk", 1.0, "72")).culprits is None
 
 
 @pytest.mark.parametrize(
     ("known", "answer", "alarm", "symptom"),
     [
-        (CALM, said("works", "none"), False, True),
-        (CALM, said("unknown", "unknown"), False, False),
-        (CALM, said("nothing-to-do", "none"), False, False),
-        (CALM, said("waits-for-input", "unknown"), True, False),
-        (CALM, said("works", "slow-disk"), True, True),
-        (IDLE, said("nothing-to-do", "planned-pause"), False, True),
-        (IDLE, said("busy-in-vain", "unknown"), True, False),
+        (CALM, answered("works", "none"), False, True),
+        (CALM, answered("unknown", "unknown"), False, False),
+        (CALM, answered("nothing-to-do", "none"), False, False),
+        (CALM, answered("waits-for-input", "unknown"), True, False),
+        (CALM, answered("works", "slow-disk"), True, True),
+        (IDLE, answered("nothing-to-do", "planned-pause"), False, True),
+        (IDLE, answered("busy-in-vain", "unknown"), True, False),
     ],
 )
 def test_an_alarm_about_a_calm_job_is_false(known: Truth, answer: Answer, alarm: bool, symptom: bool) -> None:
@@ -111,16 +115,16 @@ def test_an_alarm_about_a_calm_job_is_false(known: Truth, answer: Answer, alarm:
     ("gain", "helped", "harmed"), [(None, None, None), (0.5, False, True), (0.95, False, False), (1.2, True, False)]
 )
 def test_advice_is_worth_what_the_pace_says(gain: float | None, helped: bool | None, harmed: bool | None) -> None:
-    found = scored(DISK, said("waits-for-input", "slow-disk", command="echo"), gain=gain)
+    found = scored(DISK, answered("waits-for-input", "slow-disk", command="echo"), gain=gain)
     assert (found.helped, found.harmed) == (helped, harmed)
-    calm = scored(CALM, said("waits-for-input", "unknown", command="DataLoader(..., num_workers=4)"), gain=gain)
+    calm = scored(CALM, answered("waits-for-input", "unknown", command="DataLoader(..., num_workers=4)"), gain=gain)
     assert (calm.helped, calm.harmed, calm.advised_calm) == (None, harmed, True)
 
 
 def test_the_table_counts_each_tool_and_each_half() -> None:
     runs = [
-        Run("disk", {}, [tool(said("waits-for-input", "slow-disk", 3.0)), tool(said("waits-for-input", "lock"), name="b")]),
-        Run("calm", {}, [tool(said("works", "none")), tool(said("waits-for-input", "lock"), name="b")]),
+        Run("disk", {}, [tool(answered("waits-for-input", "slow-disk", 3.0)), tool(answered("waits-for-input", "lock"), name="b")]),
+        Run("calm", {}, [tool(answered("works", "none")), tool(answered("waits-for-input", "lock"), name="b")]),
         Run("disk", {}, [Observed("c", fault="No module named 'c'")]),
         Run("hogs", fault="NotReady: no root"),
     ]
@@ -129,16 +133,16 @@ def test_the_table_counts_each_tool_and_each_half() -> None:
     cells = [[cell.strip() for cell in line.strip("| ").split("|")] for line in everything.splitlines() if "|" in line]
     rows = {line[0].split()[0].rstrip(":"): line for line in cells}
     assert "2 jobs, 1 with a cause and 1 with none; 1 could not run: hogs." in everything
-    #                   cause, symptom, culprit, wrong, none, false alarms, seconds
-    assert rows["a"][1:8] == ["1/1", "2/2", "–", "0/1", "0/1", "0/1", "3.0"]
-    assert rows["b"][1:8] == ["0/1", "1/2", "–", "1/1", "0/1", "1/1", "never"]
-    assert rows["a"][12] == "1.5 %"
+    #                   jobs, cause, symptom, culprit, wrong, none, false alarms, seconds
+    assert rows["a"][1:9] == ["2", "1/1", "2/2", "–", "0/1", "0/1", "0/1", "3.0"]
+    assert rows["b"][1:9] == ["2", "0/1", "1/2", "–", "1/1", "0/1", "1/1", "never"]
+    assert rows["a"][13] == "1.5 %"
     assert "No module" in rows["c"][0]
-    assert "0/1" not in halves.partition("### The sealed half")[0].splitlines()[4].split("|")[2]
+    assert "0/1" not in halves.partition("### The sealed half")[0].splitlines()[4].split("|")[3]
 
 
 def test_a_run_is_kept_as_a_line() -> None:
-    run = Run("hogs", PIDS, [tool(said("works", "none"), gain=1.1), Observed("b", fault="gone")], 10.0, 0.1)
+    run = Run("hogs", PIDS, [tool(answered("works", "none"), gain=1.1), Observed("b", fault="gone")], 10.0, 0.1)
     assert decoded(run.line()) == run
 
 
@@ -214,3 +218,19 @@ def test_a_profiler_inside_the_job_wraps_loader_and_step(monkeypatch: pytest.Mon
 
 def doubled(loader: list[object], step: object) -> tuple[list[object], object]:
     return loader * 2, step
+
+
+def test_the_page_explains_the_table_and_its_examples_are_valid() -> None:
+    page = (BENCHMARK / "README.md").read_text(encoding="utf-8")
+    explained = " ".join(re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE))
+    assert [head for head in HEADS[1:] if head.removesuffix("ed") not in explained and head not in explained] == []
+    example = json.loads(re.findall(r"```json\n(.*?)```", page, re.DOTALL)[0])
+    assert example["symptom"] in vocabulary.SYMPTOMS
+    assert example["cause"] in vocabulary.CAUSES
+    assert set(example) == {field.name for field in dataclasses.fields(Answer)} - {"at_s"}
+
+
+def test_a_release_has_one_number() -> None:
+    cited = (BENCHMARK / "CITATION.cff").read_text(encoding="utf-8")
+    assert f'version: "{slowbench.__version__}"' in cited
+    assert truth.sealed()["release"] == slowbench.__version__

@@ -1,4 +1,4 @@
-"""The tools of the table: how each is started. `README.md` says how to add one."""
+"""The tools of the table, and how each is started. `README.md` explains how to add one."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _profiler: list[Any] = []
 
 
 def instrument(loader: Iterable[object], step: Callable[[object], None]) -> tuple[Iterable[object], Callable[[object], None]]:
-    """The loop with gpuprof around its loader and its step, as its page says for unusual loops."""
+    """The loop with gpuprof around its loader and its step, as documented for custom loops."""
     from gpuprof import GpuProfiler
 
     if not _profiler:

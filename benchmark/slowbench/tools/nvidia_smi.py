@@ -1,8 +1,8 @@
-"""nvidia-smi with a written rule: the columns that people look at first, and what is usually concluded from them.
+"""nvidia-smi with a written rule: the columns that people look at first, and the usual conclusions.
 
-Where there is no nvidia-smi (before the simulated GPU) the same readings are taken from NVML, of which nvidia-smi prints them.
-The rule: 80 % and more is well, unless a clock is held down by heat or power; below 5 % nobody wants anything; between them the GPU waits
-for its input, for a reason that these columns do not have, and the usual advice is to try more loader workers.
+The readings come from NVML, the source of nvidia-smi's: the simulated GPU has no nvidia-smi. The rule: a utilization of 80 % and more is
+healthy, unless heat or power hold a clock down; below 5 % there is no work to do; between them the GPU waits for its input, for a reason
+that these columns do not show, and the usual advice is to try more loader workers.
 """
 
 from __future__ import annotations

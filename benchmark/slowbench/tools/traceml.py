@@ -39,7 +39,7 @@ def instrument(loader: Iterable[object], step: Callable[[object], None]) -> tupl
     if not _started:
         os.environ.update(_settings())
         aggregator = Path(traceml_ai.__file__).parent / "aggregator" / "aggregator_main.py"
-        subprocess.Popen([sys.executable, str(aggregator)], stdout=subprocess.DEVNULL)
+        subprocess.Popen([sys.executable, str(aggregator)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         traceml_ai.init(mode="auto", connect_timeout_sec=20.0)
         _started.append(nn.Identity())
 
