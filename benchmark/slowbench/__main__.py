@@ -42,6 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     table = commands.add_parser("table", help="the table of what was run")
     table.add_argument("output", type=Path, nargs="?", default=Path("slowbench.jsonl"))
     table.add_argument("--page", type=Path, metavar="README.md", help="write the table into this page, between its marks")
+    table.add_argument("--wrong", action="store_true", help="list the wrong answers on the open half instead")
     commands.add_parser("jobs", help="the jobs, and the truth of the open half")
     commands.add_parser("tools", help="the tools, and what each needs")
     check = commands.add_parser("truth", help="check that the labels agree with the files of this release")
@@ -134,12 +135,15 @@ def _read(path: Path) -> list[Run]:
 
 
 def _print(options: argparse.Namespace) -> int:
-    from slowbench.table import text
+    from slowbench.table import text, wrong
 
     runs = _read(options.output)
     lines = [json.loads(line) for line in options.output.read_text(encoding="utf-8").splitlines() if '"slowdown_pct"' in line]
     slowdowns = {line["tool"]: line["slowdown_pct"] for line in lines}
     truths = {run.job: truth.made(run.job) for run in runs}
+    if getattr(options, "wrong", False):
+        print("\n".join(wrong(runs, truths, truth.halves())))
+        return 0
     found = text(runs, truths, truth.halves(), slowdowns)
     if page := getattr(options, "page", None):
         before, mark, rest = page.read_text(encoding="utf-8").partition(_TABLE)

@@ -18,10 +18,9 @@ from slowbench import jobs
 from slowbench.tools import Tool
 from slowbench.vocabulary import UNKNOWN
 
-INSTRUMENT_VARIABLE = "GPUTOP_INSTRUMENT"  # as tests/workloads/loop.py reads it, which imports torch
 BEFORE_S = 2.0  # s of training between the tools' start and the disturbance
 READY_S = 30.0  # s in which a tool has to be ready
-END_S = 10.0  # s from SIGTERM to a tool's last answer
+END_S = 15.0  # s from SIGTERM to a tool's last answer
 MEASURE_S, SETTLE_S = 3.0, 1.5  # s over which the pace is taken, and after a change before it
 WATCH_S = 8.0  # s from the onset to the end
 
@@ -98,8 +97,7 @@ class Watcher:
         self.observed = Observed(tool.name)
         self.is_ready = threading.Event()
         self._lines: list[tuple[int, dict[str, Any]]] = []
-        path = ":".join((str(jobs.PACKAGE), running.env.get("PYTHONPATH", "")))
-        env = {**running.env, "PYTHONPATH": path, "GPUTOP_WORKLOAD_FOLDER": str(running.folder)}
+        env = {**running.env, "GPUTOP_WORKLOAD_FOLDER": str(running.folder)}
         command = [*tool.command, *map(str, running.trainer_pids)]
         self._errors = (running.folder / f"errors-{tool.name}").open("w+")
         self._process = subprocess.Popen(
@@ -169,15 +167,15 @@ def observed(job: str, tools: list[Tool], seconds: float, gains: dict[str, Tried
     ``gains``: results of new starts so far, by their variables; new ones are added. None: no advice is applied.
     """
     run = Run(job)
-    variables = {INSTRUMENT_VARIABLE: tools[0].instrument} if any(tool.instrument for tool in tools) else {}
-    if variables:
-        variables["PYTHONPATH"] = ":".join(filter(None, (str(jobs.PACKAGE), os.environ.get("PYTHONPATH"))))
+    instrument = "".join(tool.instrument for tool in tools)
     lasts_s = READY_S + BEFORE_S + seconds + 2 * (MEASURE_S + SETTLE_S) + END_S
     try:
-        with jobs.advice.variables_set(variables), jobs.runner.started(job, lasts_s) as running, ExitStack() as stack:
+        with jobs.advice.variables_set(_importable()), ExitStack() as stack:
+            running = stack.enter_context(jobs.runner.started(job, lasts_s, instrument=instrument))
+            watching = stack.enter_context(ExitStack())  # ends before the job does
             watchers = [Watcher(tool, running) for tool in tools]
             for one in watchers:
-                stack.callback(one.stop, 0)
+                watching.callback(one.stop, 0)
             _wait_ready(watchers)
             before_s, began = [one.cpu_s() for one in watchers], time.monotonic()
             time.sleep(BEFORE_S if running.scenario.disturb else 0.0)
@@ -189,7 +187,7 @@ def observed(job: str, tools: list[Tool], seconds: float, gains: dict[str, Tried
                 passed_s = time.monotonic() - began
                 for one, cpu_s in zip(watchers, before_s, strict=True):
                     one.observed.cpu_pct = round(100 * (one.cpu_s() - cpu_s) / passed_s, 1)
-                stack.pop_all()
+                watching.pop_all()
                 run.observed = [one.stop(running.onset_ns) for one in watchers]
                 later = _apply(running, run) if gains is not None else []
         known = gains if gains is not None else {}
@@ -198,6 +196,11 @@ def observed(job: str, tools: list[Tool], seconds: float, gains: dict[str, Tried
     except (jobs.runner.NotReady, OSError, ImportError, subprocess.SubprocessError) as error:
         run.fault = f"{type(error).__name__}: {error}"
     return run
+
+
+def _importable() -> dict[str, str]:
+    """The variable by which adapters and instruments import slowbench."""
+    return {"PYTHONPATH": ":".join(filter(None, (str(jobs.PACKAGE), os.environ.get("PYTHONPATH"))))}
 
 
 def _wait_ready(watchers: list[Watcher]) -> None:
@@ -280,7 +283,7 @@ def slowdown(job: str, tool: Tool, rounds: int = 2) -> float | None:
     if tool.instrument:
         return None
     watched = alone = 0.0
-    with jobs.runner.started(job, rounds * 2 * (READY_S + MEASURE_S + SETTLE_S)) as running:
+    with jobs.advice.variables_set(_importable()), jobs.runner.started(job, rounds * 2 * (READY_S + MEASURE_S + SETTLE_S)) as running:
         for _ in range(rounds):
             time.sleep(SETTLE_S)
             alone += pace(running, MEASURE_S)

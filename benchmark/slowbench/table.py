@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Mapping
 
 from slowbench.observe import Run
-from slowbench.score import Row, rows
-from slowbench.truth import HALVES, Truth
+from slowbench.score import Row, is_right, rows
+from slowbench.truth import HALVES, OPEN_HALF, Truth
 
 HEADS = (
     "tool", "jobs", "cause", "symptom", "culprit", "wrong cause", "no cause", "false alarms", "median s", "advice helped", "harmed",
@@ -30,6 +30,16 @@ def text(runs: list[Run], truths: Mapping[str, Truth], halves: Mapping[str, str]
         if some:
             lines += ["", f"### {title}", "", *_table(rows(some, truths), slowdowns)]
     return "\n".join(lines) + "\n"
+
+
+def wrong(runs: list[Run], truths: Mapping[str, Truth], halves: Mapping[str, str]) -> list[str]:
+    """A line for each wrong answer on the open half. Those of the sealed half are not printed: nobody may fit a tool to them."""
+    return [
+        f"{run.job}, {one.tool}: {one.last.symptom} / {one.last.cause}, not {truths[run.job].symptom} / {truths[run.job].cause}"
+        for run in runs
+        for one in run.observed
+        if halves.get(run.job) == OPEN_HALF and one.version and not is_right(one.last, truths[run.job])
+    ]
 
 
 def _table(found: list[Row], slowdowns: Mapping[str, float | None]) -> list[str]:

@@ -13,7 +13,7 @@ import slowbench
 from slowbench import score, truth, vocabulary
 from slowbench.__main__ import asked
 from slowbench.observe import Answer, Observed, Run, Tried, Watcher, decoded
-from slowbench.table import HEADS, text
+from slowbench.table import HEADS, text, wrong
 from slowbench.tools import TOOLS, Tool, chosen
 from slowbench.truth import Truth
 
@@ -141,6 +141,13 @@ def test_the_table_counts_each_tool_and_each_half() -> None:
     assert "0/1" not in halves.partition("### The sealed half")[0].splitlines()[4].split("|")[3]
 
 
+def test_wrong_answers_are_listed_of_the_open_half_alone() -> None:
+    answers = [tool(answered("works", "none")), tool(answered("waits-for-input", "slow-disk"), name="b")]
+    runs = [Run(job, {}, answers) for job in ("disk", "d2")]
+    (line,) = wrong(runs, {"disk": DISK, "d2": DISK}, {"disk": "open", "d2": "sealed"})
+    assert line.startswith("disk, a: works / none")
+
+
 def test_a_run_is_kept_as_a_line() -> None:
     run = Run("hogs", PIDS, [tool(answered("works", "none"), gain=1.1), Observed("b", fault="gone")], 10.0, 0.1)
     assert decoded(run.line()) == run
@@ -211,7 +218,7 @@ def test_a_profiler_inside_the_job_wraps_loader_and_step(monkeypatch: pytest.Mon
     require("torch")
     from tests.workloads import loop
 
-    monkeypatch.setenv(loop.INSTRUMENT_VARIABLE, f"{__name__}:doubled")
+    monkeypatch.setenv(scenario.INSTRUMENT_VARIABLE, f"{__name__}:doubled")
     loader, step = loop._instrument()([1, 2], print)
     assert (list(loader), step) == ([1, 2, 1, 2], print)
 

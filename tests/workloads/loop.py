@@ -13,9 +13,8 @@ from typing import TextIO, TypeAlias
 from torch.utils.data import DataLoader, Dataset
 
 from tests.workloads.gpu import SMS, Gpu
-from tests.workloads.scenario import LOADER_VARIABLE
+from tests.workloads.scenario import INSTRUMENT_VARIABLE, LOADER_VARIABLE
 
-INSTRUMENT_VARIABLE = "GPUTOP_INSTRUMENT"  # MODULE:FUNCTION: what a profiler that works inside the job makes of loader and step
 _STEADY_STEPS = 5
 Loop: TypeAlias = tuple[Iterable[object], Callable[[object], None]]
 

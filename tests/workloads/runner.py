@@ -83,10 +83,13 @@ class Running:
 
 
 @contextmanager
-def started(name: str, seconds: float, env: dict[str, str] | None = None, ready_s: float = 60.0) -> Iterator[Running]:
+def started(
+    name: str, seconds: float, env: dict[str, str] | None = None, ready_s: float = 60.0, instrument: str = ""
+) -> Iterator[Running]:
     """The workload ``name``, training steadily but not yet disturbed; it lasts ``seconds`` more and ends with the context.
 
-    ``env`` is one of `environment.make`, a fresh one if not given. Raises `NotReady`.
+    ``env`` is one of `environment.make`, a fresh one if not given. ``instrument`` is `scenario.INSTRUMENT_VARIABLE` of the trainers.
+    Raises `NotReady`.
     """
     what = scenario.load(name)
     if reason := what.needs():
@@ -98,15 +101,16 @@ def started(name: str, seconds: float, env: dict[str, str] | None = None, ready_
         if what.prepare is not None:
             stack.enter_context(what.prepare(running))
         for rank in range(what.ranks):
-            running.trainers.append(_start(running, rank, seconds + ready_s))
+            running.trainers.append(_start(running, rank, seconds + ready_s, instrument))
             stack.callback(end, running.trainers[-1])
         _wait_ready(running, time.monotonic() + ready_s)
         yield running
 
 
-def _start(running: Running, rank: int, seconds: float) -> subprocess.Popen[str]:
+def _start(running: Running, rank: int, seconds: float, instrument: str) -> subprocess.Popen[str]:
     ranks = running.scenario.ranks
     more = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)} if ranks > 1 else {}
+    more |= {scenario.INSTRUMENT_VARIABLE: instrument} if instrument else {}
     command = [sys.executable, str(_TRAIN), running.name, "--seconds", str(seconds)]
     env = {"PYTHONWARNINGS": "ignore", **running.env, **more, "GPUTOP_WORKLOAD_FOLDER": str(running.folder), "TMPDIR": str(running.folder)}
     trainer = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True)

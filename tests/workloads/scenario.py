@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tests.workloads.runner import Running
 
 
+INSTRUMENT_VARIABLE = "GPUTOP_INSTRUMENT"  # MODULE:FUNCTION: what a profiler that works inside the job makes of loader and step
 LOADER_VARIABLE = "GPUTOP_LOADER"  # JSON: arguments of the DataLoader in place of the workload's own (`tests.experiments.fixes`)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +28,8 @@ def _settings() -> dict[str, str]:
     folder = Path(os.environ["GPUTOP_WORKLOAD_FOLDER"])
     return {
         "TRACEML_LOGS_DIR": str(folder / "traceml"), "TRACEML_SESSION_ID": "job", "TRACEML_UI_MODE": "summary",
-        "TRACEML_AGGREGATOR_PORT": str(29765 + os.getsid(0) % 20000), "TRACEML_EXPECTED_WORLD_SIZE": os.environ.get("WORLD_SIZE", "1"),
+        "TRACEML_AGGREGATOR_PORT": str(29765 + zlib.crc32(folder.name.encode()) % 20000),
+        "TRACEML_EXPECTED_WORLD_SIZE": os.environ.get("WORLD_SIZE", "1"),
     }  # fmt: skip
 
 
@@ -38,8 +40,9 @@ def instrument(loader: Iterable[object], step: Callable[[object], None]) -> tupl
 
     if not _started:
         os.environ.update(_settings())
-        aggregator = Path(traceml_ai.__file__).parent / "aggregator" / "aggregator_main.py"
-        subprocess.Popen([sys.executable, str(aggregator)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if os.environ.get("RANK", "0") == "0":
+            aggregator = Path(traceml_ai.__file__).parent / "aggregator" / "aggregator_main.py"
+            subprocess.Popen([sys.executable, str(aggregator)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         traceml_ai.init(mode="auto", connect_timeout_sec=20.0)
         _started.append(nn.Identity())
 
@@ -59,7 +62,7 @@ def main() -> None:
     for _ in every(1.0):
         pass
     if os.path.isdir(os.environ["TRACEML_LOGS_DIR"]):  # else the job's loop is none that can be marked
-        found = traceml_ai.final_summary(timeout_sec=8.0) or {}
+        found = traceml_ai.final_summary(timeout_sec=12.0) or {}
         primary = found.get("primary_diagnosis") or {}
         advice = str(primary.get("action") or primary.get("next_step") or "")
         meaning = _MEANS.get(str(primary.get("kind")), ("unknown", "unknown"))
