@@ -277,7 +277,7 @@ class Engine:
         """Count the time since the last feed: what the processes did, and GPU seconds, which the standing books once they are due."""
         if standing.phase.word not in (STARTING, ENDING) and job.cuda.calls is not None:
             _add(self._spent.setdefault(job.trainer.pid, {}), job.trainer.state, seconds)
-        _blend(self._lately.setdefault(job.trainer.pid, {}), job.trainer.state, seconds)
+        self._lately[job.trainer.pid] = _blended(self._lately.get(job.trainer.pid, {}), job.trainer.state, seconds)
         for worker in job.workers:
             _add(self._workers_spent, worker.state, seconds)
         self._note_time(job, t_ns, seconds)
@@ -322,7 +322,7 @@ class Engine:
 
     def shares_of(self, pid: int) -> Mapping[str, float]:
         """State -> share of a trainer's time over the last seconds; empty if it is none, or was not judged yet."""
-        return dict(self._lately.get(pid, {}))
+        return self._lately.get(pid, {})
 
     def settled(self) -> tuple[list[Incident], dict[TrainerKey, Ledger]]:
         """All incidents and ledgers, including seconds not booked yet, which are booked by each job's last standing."""
@@ -471,11 +471,11 @@ def _add(spent: dict[str, float], state: ProcState, seconds: float) -> None:
         spent[word] = spent.get(word, 0.0) + share * seconds
 
 
-def _blend(shares: dict[str, float], state: ProcState, seconds: float) -> None:
-    """Let the shares follow the state's, of ``seconds``; the first ones are taken as they are."""
+def _blended(shares: dict[str, float], state: ProcState, seconds: float) -> dict[str, float]:
+    """The shares, which follow those of the state, of ``seconds``; the first ones are taken as they are."""
     kept = math.exp(-seconds / LATELY_S) if shares else 0.0
-    for word in {**shares, **state.fractions}:
-        shares[word] = kept * shares.get(word, 0.0) + (1.0 - kept) * state.fractions.get(word, 0.0)
+    words = {**shares, **state.fractions}
+    return {word: kept * shares.get(word, 0.0) + (1.0 - kept) * state.fractions.get(word, 0.0) for word in words}
 
 
 def _paced(one: Standing) -> Verdict:

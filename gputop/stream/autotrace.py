@@ -87,8 +87,7 @@ class AutoTracing:
         from gputop.stream.traced import Seen, UnderWay, alone, asked, named
         from gputop.traces.taking import Wanted
 
-        askable = [pid for pid in pids if can_be_asked(pid)]
-        if not askable:
+        if not (askable := can_be_asked(pids)):
             return
         try:
             with alone(waits=False):
@@ -106,13 +105,16 @@ class AutoTracing:
         self._deliver(jobs)
 
 
-def can_be_asked(pid: int) -> bool:
-    """True if a process has what Kineto needs to be asked."""
+def can_be_asked(pids: Iterable[int]) -> list[int]:
+    """The processes that have what Kineto needs to be asked, and wait for it."""
     from gputop.traces.environment import job_of, waiting
 
-    with suppress(Unavailable):
-        return job_of(pid).pid in waiting()
-    return False
+    ready = []
+    for pid in pids:
+        with suppress(Unavailable):
+            ready.append(job_of(pid).pid)
+    asking = set(waiting()) if ready else set()
+    return [pid for pid in ready if pid in asking]
 
 
 def own_folder() -> str:

@@ -37,8 +37,8 @@ class Seen(dict[int, tuple[str, Shares]]):
     @classmethod
     def of(cls, pids: Sequence[int], board: Board, engine: Engine) -> Seen:
         """What is seen of the processes now."""
-        infos = board.infos
-        return cls((pid, (program_name(infos[pid]) if pid in infos else "process", engine.shares_of(pid))) for pid in pids)
+        infos = {pid: board.infos.get(pid) for pid in pids}
+        return cls((pid, ("process" if info is None else program_name(info), engine.shares_of(pid))) for pid, info in infos.items())
 
 
 class UnderWay(Exception):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,10 @@ from gputop.model.trace import TracedJob
 from gputop.stream import autotrace, traced
 from gputop.stream.autotrace import GAP_NS, LASTS_NS, AutoTrace, AutoTracing
 from gputop.system.errors import UserError
-from gputop.traces.environment import PREFIX
+from gputop.traces.environment import PREFIX, make_folder
 from gputop.traces.taking import Taken, Wanted
 from tests.traces.made import kineto, training
+from tests.traces.test_taking import job
 from tests.unit.diagnosis.causes_gpu import sync_storm
 from tests.unit.diagnosis.scene import Scene
 
@@ -58,7 +61,7 @@ def test_each_job_has_one_an_hour_and_the_dearest_comes_first() -> None:
 class Taking:
     """A stormy training of half a minute, and what is asked of it."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, askable: Callable[[int], bool] = lambda _: True) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, askable: Callable[[list[int]], list[int]] = list) -> None:
         self.asked: list[tuple[list[int], Wanted]] = []
         self.delivered: list[TracedJob] = []
         self.folder = folder
@@ -97,7 +100,7 @@ def test_a_trace_is_taken_once_and_says_who_asked(tmp_path: Path, monkeypatch: p
 
 
 def test_nobody_is_asked_who_cannot_be_and_nobody_beside_another_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    taking = Taking(tmp_path, monkeypatch, askable=lambda _: False)
+    taking = Taking(tmp_path, monkeypatch, askable=lambda _: [])
     assert taking.step()
     assert (taking.asked, taking.delivered, taking.step()) == ([], [], False)
     other = Taking(tmp_path, monkeypatch)
@@ -106,6 +109,15 @@ def test_nobody_is_asked_who_cannot_be_and_nobody_beside_another_trace(tmp_path:
     assert other.asked == []
     assert other.step()  # it was put off, and comes now
     assert len(other.asked) == len(other.delivered) == 1
+
+
+def test_who_waits_to_be_asked_can_be_and_no_other(tmp_path: Path) -> None:
+    folder = make_folder(f"/tmp/gputop-test-{os.getpid()}-{uuid.uuid4().hex[:6]}")
+    try:
+        with job(folder, str(tmp_path / "none")) as one:
+            assert autotrace.can_be_asked([os.getpid(), one.pid, 1 << 22]) == [one.pid]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
