@@ -61,8 +61,9 @@ class Ask:
 
 
 @contextmanager
-def asked(running: Running, ask: Ask, tokenizer: type[Tokenizer] = tokens.Fast) -> Iterator[None]:
-    """A tokenizer's file, a port for the server, and clients, in a session of their own and outside of the workload's control group."""
+def asked(running: Running, ask: Ask, tokenizer: type[Tokenizer] = tokens.Fast) -> Iterator[str]:
+    """A tokenizer's file, a port for the server, which is given, and clients, in a session of their own and outside of the workload's
+    control group."""
     tokens.learn(running.folder)
     with socket.create_server(("127.0.0.1", 0)) as free:
         running.env[PORT] = str(free.getsockname()[1])
@@ -70,7 +71,7 @@ def asked(running: Running, ask: Ask, tokenizer: type[Tokenizer] = tokens.Fast) 
     ask = replace(ask, first=ask.first.sized(used), then=ask.then and ask.then.sized(used))
     command = [sys.executable, "-m", "tests.workloads.asking", str(running.folder), running.env[PORT], json.dumps(asdict(ask))]
     with running.child(command):
-        yield
+        yield running.env[PORT]
 
 
 def _ask_for_ever(folder: Path, port: int, number: int, ask: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
 
@@ -15,6 +16,8 @@ from tests.workloads import pages, program, serving, tokens
 from tests.workloads.serving import Encode, Front, Plan, Workers, in_loop, started
 
 _MODEL = "meta-llama/Llama-3.1-8B-Instruct"
+_METRICS_PORT = "GPUTOP_METRICS_PORT"
+_STUB = "triton_python_backend_stub"
 
 
 def sglang_command(*flags: str) -> str:
@@ -36,9 +39,9 @@ def sglang(plan: Plan, detokenize_ms: tuple[float, float] = (0.5, 0.5), workers:
     asyncio.run(Front(pages.sglang, encode, _MODEL).run(requests, texts))
 
 
-def vllm_command(*flags: str) -> str:
-    """How vLLM is started."""
-    return " ".join(("vllm serve", _MODEL, "--port", str(serving.port()), *flags))
+def vllm_command(*flags: str, port: str = "") -> str:
+    """How vLLM is started, by the process that it replaces, or beside at a ``port``."""
+    return " ".join(("vllm serve", _MODEL, "--port", port or str(serving.port()), *flags))
 
 
 def vllm(plan: Plan, gpus: int = 1) -> None:
@@ -100,3 +103,27 @@ def _router(line: socket.socket, validation_workers: int) -> None:
 
     made: Encode = encode
     asyncio.run(Front(pages.tgi, made, _MODEL).run(line))
+
+
+def triton_command(*flags: str) -> str:
+    """How Triton is started; its port for metrics is another one, which is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        os.environ[_METRICS_PORT] = str(free.getsockname()[1])
+    return " ".join(("tritonserver --model-repository=/models", *_triton_ports(), *flags))
+
+
+def _triton_ports() -> tuple[str, ...]:
+    return "--http-port", str(serving.port()), "--metrics-port", os.environ[_METRICS_PORT]
+
+
+def triton(plan: Plan, stubs: int = 1) -> None:
+    """One process serves and has the GPU, in a thread of the model's instance; stubs of its Python backend make tokens."""
+    ours, theirs = socket.socketpair()
+    lines = [socket.socketpair() for _ in range(stubs)]
+    program.titled("tritonserver", "--model-repository=/models", *_triton_ports())
+    for number, (_, line) in enumerate(lines):
+        title = (f"/opt/tritonserver/backends/python/{_STUB}", "/models/tokens/1/model.py", f"triton_shm_{number}")
+        started(lambda line=line: serving.tokenize(line), *title, name=_STUB)  # type: ignore[misc]
+    front = Front(pages.triton, Workers([mine for mine, _ in lines]).encode, "reranker", int(os.environ[_METRICS_PORT]))
+    threading.Thread(target=serving.scheduled, args=(theirs, theirs, plan), daemon=True).start()
+    asyncio.run(front.run(ours))

@@ -185,6 +185,6 @@ def built(running: Running) -> AbstractContextManager[None]:
     return native.built(running, **{"llama-server": _SERVER})
 
 
-def command(*flags: str) -> str:
-    """How it is started."""
-    return " ".join(("llama-server -m /models/Qwen3-8B-Q4_K_M.gguf -ngl 99 --metrics --port", str(serving.port()), *flags))
+def command(*flags: str, port: str = "") -> str:
+    """How it is started, by the process that it replaces, or beside at a ``port``."""
+    return " ".join(("llama-server -m /models/Qwen3-8B-Q4_K_M.gguf -ngl 99 --metrics --port", port or str(serving.port()), *flags))

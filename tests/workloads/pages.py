@@ -13,11 +13,11 @@ class Histogram:
     """Of Prometheus: cumulative buckets, a sum and a count."""
 
     def __init__(self, *bounds: float) -> None:
-        self._bounds, self._counts, self._sum = bounds, [0] * (len(bounds) + 1), 0.0
+        self._bounds, self._counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
 
     def add(self, value: float) -> None:
         self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
+        self.total += value
 
     def lines(self, name: str, of: str) -> Iterator[str]:
         """All of it, for the labels ``of``."""
@@ -25,7 +25,7 @@ class Histogram:
         joined = f"{of}," if of else ""
         for bound, below in zip((*map(str, self._bounds), "+Inf"), accumulate(self._counts), strict=True):
             yield f'{name}_bucket{{{joined}le="{bound}"}} {below}'
-        yield f"{name}_sum{{{of}}} {self._sum:.6f}"
+        yield f"{name}_sum{{{of}}} {self.total:.6f}"
         yield f"{name}_count{{{of}}} {sum(self._counts)}"
 
 
@@ -43,6 +43,7 @@ class Counts:
     generated: int = 0
     asked: int = 0
     finished: int = 0
+    queued: Histogram = field(default_factory=_seconds)
     first: Histogram = field(default_factory=_seconds)
     between: Histogram = field(default_factory=_seconds)
     whole: Histogram = field(default_factory=_seconds)
@@ -71,6 +72,7 @@ def vllm(counts: Counts) -> str:
     lines += _plain("vllm:request_success_total", "counter", f'{of},finished_reason="length"', counts.finished)
     lines += [f"vllm:iteration_tokens_total_sum{{{of}}} {counts.of_engine('step_tokens')}"]
     lines += [f"vllm:iteration_tokens_total_count{{{of}}} {counts.of_engine('steps')}"]
+    lines += counts.queued.lines("vllm:request_queue_time_seconds", of)
     return _page(lines, counts, "vllm:", of)
 
 
@@ -87,6 +89,7 @@ def sglang(counts: Counts) -> str:
     }  # fmt: skip
     lines = [line for name, value in gauges.items() for line in _plain(f"sglang:{name}", "gauge", of, value)]
     lines += [line for name, value in counters.items() for line in _plain(f"sglang:{name}_total", "counter", of, value)]
+    lines += counts.queued.lines("sglang:queue_time_seconds", of)
     return _page(lines, counts, "sglang:", of)
 
 
@@ -99,8 +102,20 @@ def tgi(counts: Counts) -> str:
     for name, total in (("generated_tokens", counts.generated), ("input_length", counts.prompt_tokens)):
         lines += [f"# TYPE tgi_request_{name} histogram", f'tgi_request_{name}_bucket{{le="+Inf"}} {counts.finished}']
         lines += [f"tgi_request_{name}_sum {total}", f"tgi_request_{name}_count {counts.finished}"]
+    lines += counts.queued.lines("tgi_request_queue_duration", "")
     lines += [*counts.between.lines("tgi_request_mean_time_per_token_duration", ""), *counts.whole.lines("tgi_request_duration", "")]
     return "\n".join([*lines, ""])
+
+
+def triton(counts: Counts) -> str:
+    """Of tritonserver, at its port for metrics: durations are sums, in microseconds."""
+    of, waiting = f'model="{counts.model}",version="1"', counts.asked - counts.finished
+    totals = {
+        "request_success": counts.finished, "count": counts.generated, "exec_count": counts.of_engine("steps"),
+        "request_duration_us": int(counts.whole.total * 1e6), "queue_duration_us": int(counts.queued.total * 1e6),
+    }  # fmt: skip
+    lines = [line for name, value in totals.items() for line in _plain(f"nv_inference_{name}", "counter", of, value)]
+    return "\n".join([*lines, *_plain("nv_inference_pending_request_count", "gauge", of, waiting), ""])
 
 
 def _page(lines: list[str], counts: Counts, prefix: str, of: str) -> str:

@@ -16,8 +16,9 @@ def main() -> None:
     parser.add_argument("--cpu-ms", type=float, default=1.0, help="of a sample; eight make a batch")
     parser.add_argument("--gpu-ms", type=float, default=50.0, help="of a step")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--device", type=int, default=0, help="its GPU")
     options = parser.parse_args()
-    trainer = Trainer(options.seconds)
+    trainer = Trainer(options.seconds, options.device)
     trainer.fit(loader(Images(options.cpu_ms), options.workers, options.start), trainer.compute(options.gpu_ms))
 
 

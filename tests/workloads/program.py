@@ -34,7 +34,7 @@ class Job:
     def __init__(self, device: int = 0) -> None:
         self.gpu = Gpu(device)
         self._steps = 0
-        log = os.environ.get("GPUTOP_STEP_LOG") and folder() / "steps-0"
+        log = os.environ.get("GPUTOP_STEP_LOG") and folder() / f"steps-{device}"
         self._log = log.open("a", buffering=1) if log else None
 
     def step(self) -> None:
@@ -63,10 +63,10 @@ def raised(flag: str) -> bool:
     return (folder() / flag).exists()
 
 
-def installed(command: str, function: Callable[[], object]) -> list[str]:
+def installed(command: str, function: Callable[[], object], workload: Path | None = None) -> list[str]:
     """``command`` as it can be executed, and then runs ``function``: a script in the workload's folder, or `python3 -m MODULE …`."""
     name, *words = command.split()
-    place = folder() / "venv"
+    place = (workload or folder()) / "venv"
     is_module = words[:1] == ["-m"]
     path = place.joinpath(*words[1].split(".")).with_suffix(".py") if is_module else place / "bin" / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,6 +77,16 @@ def installed(command: str, function: Callable[[], object]) -> list[str]:
         (path.parent / "__init__.py").touch()
         os.environ["PYTHONPATH"] = f"{place}:{os.environ['PYTHONPATH']}"
     return [sys.executable if is_module else str(path), *words]
+
+
+@contextmanager
+def beside(running: Running, command: str, function: Callable[[], object]) -> Iterator[Popen[str]]:
+    """Another script than the trainer, an `installed` command in a session of its own, which is ready."""
+    running.env["GPUTOP_WORKLOAD_FOLDER"] = str(running.folder)
+    with running.child(installed(command, function, running.folder), stdout=-1) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
 
 
 def become_command(command: str, function: Callable[[], object]) -> NoReturn:

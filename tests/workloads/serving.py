@@ -33,7 +33,7 @@ _LINE = 1 << 24
 
 
 def port() -> int:
-    """At which the server is to listen."""
+    """At which the server is to listen, in its own process."""
     return int(os.environ[asking.PORT])
 
 
@@ -50,7 +50,7 @@ def started(work: Callable[[], object], *title: str, name: str = "") -> int:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Of an engine: how long a pass is, CPU time between two of them before and in the trouble, tokens' keys and values for which there
-    is room, requests at once, blocks of a kernel for each of these, and whether it spins while there are none."""
+    is room, requests at once, blocks of a kernel for each of these, whether it spins while there are none, and its GPU."""
 
     pass_ms: float
     schedule_ms: tuple[float, float] = (0.5, 0.5)
@@ -58,6 +58,7 @@ class Plan:
     most: int = 64
     blocks_each: int = SMS
     spins: bool = False
+    device: int = 0
 
 
 class Pushed:
@@ -78,7 +79,7 @@ class Pushed:
 
 def scheduled(requests: socket.socket, told: socket.socket, plan: Plan) -> NoReturn:
     """An engine with one GPU, in a process of its own: SGLang's scheduler, vLLM's EngineCore, a shard of TGI."""
-    job = program.Job()
+    job = program.Job(plan.device)
 
     def run(blocks: int) -> None:
         job.compute(plan.pass_ms, blocks=blocks)
@@ -108,9 +109,11 @@ def core(requests: Requests, tell: Callable[[dict[str, Any]], object], plan: Pla
         while plan.spins and not batch.running and requests.empty():
             pass
         batch.take(requests)
+        began_s = time.monotonic()
         run(min(SMS, plan.blocks_each * batch.running))
+        pass_s = time.monotonic() - began_s
         program.burn(plan.schedule_ms[program.raised("slow")])
-        tell(batch.step())
+        tell(batch.step() | {"pass_s": pass_s})
 
 
 def detokenize(told: socket.socket, texts: socket.socket, cpu_ms: tuple[float, float]) -> None:
@@ -154,8 +157,8 @@ class Workers:
 class Front:
     """What takes requests over HTTP, has tokens made of them, hands them to the engine, streams answers, and serves `/metrics`."""
 
-    def __init__(self, page: Page, encode: Encode, model: str = "Qwen/Qwen3-8B") -> None:
-        self._page, self._encode, self._counts = page, encode, Counts(model)
+    def __init__(self, page: Page, encode: Encode, model: str, metrics_port: int = 0) -> None:
+        self._page, self._encode, self._counts, self._metrics_port = page, encode, Counts(model), metrics_port
         self._answers: dict[int, asyncio.Queue[tuple[bool, str]]] = {}
         self._engine: asyncio.StreamWriter | None = None
         self._numbers = iter(range(1 << 60))
@@ -166,7 +169,8 @@ class Front:
         if texts:
             reader, _ = await asyncio.open_unix_connection(sock=texts, limit=_LINE)
         await reader.readline()
-        await asyncio.start_server(self._serve, "127.0.0.1", port(), limit=_LINE, backlog=512)
+        for number in filter(None, (port(), self._metrics_port)):
+            await asyncio.start_server(self._serve, "127.0.0.1", number, limit=_LINE, backlog=512)
         while line := await reader.readline():
             self._counts.last = told = json.loads(line)
             self._counts.generated += len(told["tokens"])
@@ -191,7 +195,7 @@ class Front:
         counts.asked += 1
         ids = await self._encode(asked["prompt"])
         counts.prompt_tokens += len(ids)
-        number = next(self._numbers)
+        number, handed_s = next(self._numbers), time.monotonic()
         answers = self._answers[number] = asyncio.Queue()
         assert self._engine is not None
         self._engine.write(json.dumps({"id": number, "prompt": len(ids), "answer": asked["max_tokens"]}).encode() + b"\n")
@@ -201,6 +205,8 @@ class Front:
             is_done, text = await answers.get()
             now_s = time.monotonic()
             (counts.between if last_s else counts.first).add(now_s - (last_s or came_s))
+            if not last_s:
+                counts.queued.add(max(0.0, now_s - handed_s - counts.of_engine("pass_s")))
             last_s = now_s
             writer.write(b"data: %s\n\n" % json.dumps({"choices": [{"index": 0, "text": text}]}).encode())
             await writer.drain()

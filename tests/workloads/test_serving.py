@@ -46,6 +46,7 @@ def test_a_process_goes_by_its_last_title() -> None:
         (pages.vllm, 'vllm:num_requests_waiting{engine="0",model_name="m"} 4'),
         (pages.sglang, 'sglang:token_usage{engine_type="unified",model_name="m",pp_rank="0",tp_rank="0"} 0.5'),
         (pages.tgi, "tgi_request_generated_tokens_sum 7"),
+        (pages.triton, 'nv_inference_count{model="m",version="1"} 7'),
     ],
 )
 def test_a_page_has_what_the_engine_counts(page: pages.Page, line: str) -> None:
