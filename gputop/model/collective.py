@@ -41,6 +41,7 @@ class Collective(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     compared: Count = 0  # those of which all ranks' times were read: only then it is known who came last
     late: Count = 0  # those of them in which this rank came last
     awaited_us: Count = 0  # for so long the other ranks, on average, waited for it in those together
+    of_means: bool = False  # ``last_us`` and bandwidth are means of all since the dump before; how many these were is not known
 
 
 class CollectiveNow(msgspec.Struct, frozen=True, gc=False):
@@ -67,6 +68,7 @@ class CollectiveNow(msgspec.Struct, frozen=True, gc=False):
 
 _UNTOLD = "the Inspector wrote none"
 _ELSEWHERE = "not all ranks of the communicator write where gputop reads"
+_MEANS = "the Inspector's text has means, and neither how many there were nor who came last"
 _NONE_LATE = "it came last in none of the last seconds"
 _ONE_READING = "not yet: it takes two readings"
 
@@ -81,17 +83,24 @@ def collective_now(older: Collective | None, newer: Collective) -> CollectiveNow
     begun = older is not None and older.times <= newer.times and older.t_ns < newer.t_ns
     grown = {name: getattr(newer, name) - (getattr(older, name) if begun else 0) for name in COUNTERS}
     times, time_us, compared, late = grown["times"], grown["time_us"], grown["compared"], grown["late"]
+    if newer.of_means:
+        times, time_us, bus_bytes = 1, newer.last_us or 0, (newer.last_us or 0) * (newer.last_busbw_mb_per_s or 0)
+    else:
+        bus_bytes = grown["bus_bytes"]
     own: dict[str, Any] = {name: getattr(newer, name) for name in _TOLD}
+    span_us = None if older is None or not begun or newer.of_means else (newer.t_ns - older.t_ns) / 1e3
     made: dict[str, Any] = {
         "mean_us": round(time_us / times, 1) if times > 0 else None,
-        "busbw_gb_per_s": round(grown["bus_bytes"] / time_us / 1e3, 3) if time_us > 0 else None,
-        "time_share": round(min(1.0, 1e3 * time_us / (newer.t_ns - older.t_ns)), 4) if older is not None and begun else None,
+        "busbw_gb_per_s": round(bus_bytes / time_us / 1e3, 3) if time_us > 0 else None,
+        "time_share": None if span_us is None else round(min(1.0, time_us / span_us), 4),
         "late_share": round(late / compared, 3) if compared > 0 else None,
         "awaited_us": round(grown["awaited_us"] / late, 1) if late > 0 else None,
     }
     reasons = {
         "late_share": _ELSEWHERE, "awaited_us": _NONE_LATE if compared > 0 else _ELSEWHERE, "time_share": _ONE_READING,
     }  # fmt: skip
+    if newer.of_means:
+        reasons |= dict.fromkeys(("late_share", "awaited_us", "time_share"), _MEANS)
     missing = {name: reasons.get(name, _UNTOLD) for name, value in (own | made).items() if value is None}
     return CollectiveNow(**own, **made, times=max(0, times), missing=missing)
 

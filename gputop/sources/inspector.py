@@ -1,9 +1,9 @@
-"""Collectives by name, from what NCCL's Inspector writes where a site has it: a file of JSON lines for each rank.
+"""Collectives by name, from what NCCL's Inspector writes where a site has it: a file of JSON lines for each rank, or of Prometheus text.
 
 The Inspector is a profiler plug-in that NVIDIA ships as source with NCCL, and AMD with RCCL. Ranks that have it on are known by their
 variables, and so is the folder of their files. Only the newest lines are read: where a rank writes more than `READ_BYTES` between two
 readings, counts are of a part. A thread reads, for the folder is often on a network file system.
-Prometheus text and OTLP, which the Inspector can write instead, are not read.
+Prometheus text, which the Inspector can write instead, has means alone (`inspector_text`). OTLP, its third way, is not read.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
 
 from msgspec import Struct
 
@@ -15,6 +16,7 @@ from gputop.model.frame import SECOND_NS
 from gputop.sources import Unavailable, parse
 from gputop.sources.files import read_once
 from gputop.sources.inspector_lines import Lines, Operation
+from gputop.sources.inspector_text import Text
 
 ENABLE, FOLDER = "NCCL_INSPECTOR_ENABLE", "NCCL_INSPECTOR_DUMP_DIR"
 OFF = ("", "0")  # values of a switch
@@ -22,8 +24,8 @@ FIND_NS, RETRY_NS = 10 * SECOND_NS, 2 * SECOND_NS  # ns between two searches for
 READ_BYTES, LINE_BYTES = 1 << 18, 1 << 16  # most bytes read of a file at a time, and of a line; verbose ones have 20 KB
 MOST_FILES = 4096  # entries of a folder that are looked at
 _INTERVAL, _TEXT, _OTLP = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "NCCL_INSPECTOR_PROM_DUMP", "NCCL_INSPECTOR_OTEL_EXPORT"
-_JOBS = ("SLURM_JOB_ID", "SLURM_JOBID")
-_WANTED = frozenset(name.encode() for name in (FOLDER, _INTERVAL, _TEXT, _OTLP, "HOSTNAME", *_JOBS))
+_JOBS, _LOCAL_RANKS = ("SLURM_JOB_ID", "SLURM_JOBID"), ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+_WANTED = frozenset(name.encode() for name in (FOLDER, _INTERVAL, _TEXT, _OTLP, "HOSTNAME", *_JOBS, *_LOCAL_RANKS))
 _ENVIRON_BYTES, _PATH_BYTES = 1 << 18, 4096
 _FILE = re.compile(r"(.{1,255})-pid(\d{1,10})\.log", re.DOTALL)  # ``node7-pid1639453.log``: host, pid in the rank's own namespace
 _PATH_FLAGS = os.O_PATH | os.O_CLOEXEC | os.O_DIRECTORY
@@ -55,9 +57,11 @@ class Tail:
         self._rest = b""
         self._skips = False  # whether what comes first is the rest of a line whose begin was not read
         self._find_ns = 0
+        self._text = Text(self._folder, rank.uid)
+        self._texts: tuple[int, str] | None = None  # the folder of Prometheus text, and the rank's local number
 
     def read(self, t_ns: int) -> list[Operation]:
-        """What was written since the last reading. Raises Unavailable."""
+        """What was written since the last reading; of Prometheus text the means that stand. Raises Unavailable."""
         if t_ns >= self._find_ns:
             self._find_ns, self._why = t_ns + FIND_NS, None
             try:
@@ -66,6 +70,8 @@ class Tail:
                 self._find_ns, self._why = t_ns + RETRY_NS, why
         if self._fd < 0 and self._why is not None:
             raise self._why
+        if self._texts is not None:
+            return self._text.read(*self._texts, time.time())
         if self._fd < 0:
             return []
         try:
@@ -83,6 +89,9 @@ class Tail:
 
     def close(self) -> None:
         """Close the file."""
+        if self._texts is not None:
+            os.close(self._texts[0])
+            self._texts = None
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -105,14 +114,17 @@ class Tail:
         if environ is None:
             raise Unavailable("its environment is not readable: another user's process", "run gputop as root, or as the job's user")
         variables = self.rank.variables | parse.environ(environ, _WANTED)
-        for name, what in ((_OTLP, "to an OTLP endpoint"), (_TEXT, "Prometheus text")):
-            if variables.get(name, "0") not in OFF:
-                raise Unavailable(f"its Inspector writes {what}, which gputop does not read", f"{name}=0")
+        if variables.get(_OTLP, "0") not in OFF:
+            raise Unavailable("its Inspector writes to an OTLP endpoint, which gputop does not read", f"{_OTLP}=0")
         job = next((variables[name] for name in _JOBS if name in variables), "unknown-jobid")
         try:
             folder = self._open_folder(variables.get(FOLDER) or f"nccl-inspector-{job}")
             try:
-                self._open_newest(folder, variables)
+                if variables.get(_TEXT, "0") not in OFF:
+                    self.close()
+                    self._texts = os.dup(folder), next((variables[name] for name in _LOCAL_RANKS if name in variables), "")
+                else:
+                    self._open_newest(folder, variables)
             finally:
                 os.close(folder)
         except OSError as error:

@@ -51,6 +51,7 @@ class Operation(Struct, frozen=True):
     busbw_mb_per_s: int | None
     algo: str
     proto: str
+    is_mean: bool = False  # the mean of several
 
 
 class Lines:
@@ -130,6 +131,12 @@ class Tallies:
             return
         known = known or Collective(pid, one.comm, one.coll)
         us, bandwidth = one.us, one.busbw_mb_per_s
+        if one.is_mean:
+            kinds[one.comm, one.coll] = Collective(
+                pid, one.comm, one.coll, t_ns, one.name, one.rank, one.ranks, one.nodes, one.algo, one.proto, one.size_bytes, us, bandwidth,
+                of_means=True,
+            )  # fmt: skip
+            return
         kinds[one.comm, one.coll] = replace(
             known, t_ns=t_ns, name=one.name, rank=one.rank, ranks=one.ranks, nodes=one.nodes, algo=one.algo, proto=one.proto,
             size_bytes=one.size_bytes, last_us=us, last_busbw_mb_per_s=bandwidth, times=_sum(known.times, 1 if us is not None else 0),

@@ -552,6 +552,7 @@ COLLECTIVE = TableSpec("collective", "collectives of a rank by NCCL's Inspector,
         ("comm", "communicator"), ("name", "its name"), ("coll", "AllReduce, …"), ("algo", "algorithm"), ("proto", "protocol"))),
     *(_count(name, words) for name, words in (("times", "operations read"), ("bytes", "of messages"), ("late", "it came last"),
         ("bus_bytes", "bus bandwidth times time, bytes"), ("compared", "of which all ranks' times are known"))),
+    _truth("of_means", "1: means of all since the dump before (Prometheus text), which are not counted"),
     _seconds("time_s", "time_us", "execution times", 1e-6), _seconds("awaited_s", "awaited_us", "others' waits for it", 1e-6),
 ), keep=read_now)  # fmt: skip
 

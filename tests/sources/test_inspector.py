@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gputop.model.collective import Collective, collective_now
 from gputop.model.frame import Frame, ProcInfo, Transport
@@ -19,6 +21,7 @@ from gputop.sources import Beat, Settings, Unavailable, inspector
 from gputop.sources.inspector import InspectorSource
 from gputop.sources.inspector_files import FIND_NS, LINE_BYTES, READ_BYTES, Rank, Tail
 from gputop.sources.inspector_lines import MOST_KINDS, MOST_OPEN, Lines, Operation, Tallies
+from gputop.sources.inspector_text import operations
 from tests.wait import until
 
 PID, NS_PID = 41, 7
@@ -242,8 +245,8 @@ def test_what_is_missing_has_its_reason(rank: FakeRank) -> None:
     assert "only as the job ends" in refused(rank.tail())
     rank.environ(NCCL_INSPECTOR_DUMP_DIR="/nowhere", **SOON)
     assert "folder" in refused(rank.tail())
-    rank.environ(NCCL_INSPECTOR_PROM_DUMP="1", **SOON)
-    assert "Prometheus" in refused(rank.tail())
+    rank.environ(NCCL_INSPECTOR_OTEL_EXPORT="1", **SOON)
+    assert "OTLP" in refused(rank.tail())
     (rank.proc / "environ").unlink()
     assert "another user's" in refused(rank.tail())
 
@@ -254,6 +257,112 @@ def test_the_folder_has_a_usual_name_in_the_working_directory(rank: FakeRank, ta
     folder.mkdir(parents=True)
     rank.write(line(head(), perf(8)), file=folder / f"h-pid{NS_PID}.log")
     assert numbers(tail.read(0)) == [8]
+
+
+# Prometheus text
+
+V28 = (
+    'nccl_{name}{{comm_id="0x7f8c496ae9f661",hostname="n1",rank="3",slurm_job="x",slurm_job_id="42",nranks="8",n_nodes="2",'
+    'gpu_device_id="GPU{gpu}",collective="AllReduce",coll_sn="77",timestamp="2026-01-01T00:00:00Z",message_size="16.00MB"}} {value}\n'
+)
+V51 = (
+    'nccl_{name}{{version="v5.1",slurm_job_id="unknown",node="n1",gpu="GPU{gpu}",comm_name="DP Group 0",n_nodes="1",nranks="4",'
+    'collective="{coll}",message_size="{size}",algo_proto="Ring_ll128"}} {value}\n'
+)
+
+
+def text(form: str, gbs: float = 678.263, us: float = 1500.4, gpu: int = 0, coll: str = "AllReduce", size: str = "4-5GB") -> bytes:
+    named = (("algorithm_bandwidth_gbs", 9.0), ("bus_bandwidth_gbs", gbs), ("collective_exec_time_microseconds", us))
+    return "".join(form.format(name=name, value=f"{value:.6g}", gpu=gpu, coll=coll, size=size) for name, value in named).encode()
+
+
+def prom(rank: FakeRank, data: bytes, uuid: str = "GPU-0a", **variables: str) -> Path:
+    rank.environ(NCCL_INSPECTOR_PROM_DUMP="1", NCCL_INSPECTOR_DUMP_DIR="/dumps", **variables)
+    file = rank.folder / f"nccl_inspector_metrics_{uuid}.prom"
+    file.write_bytes(data)
+    return file
+
+
+def test_text_of_each_version() -> None:
+    [old] = operations(text(V28))
+    assert (old.comm, old.coll, old.rank, old.ranks, old.nodes, old.size_bytes) == ("0x7f8c496ae9f661", "AllReduce", 3, 8, 2, 16 << 20)
+    assert (old.us, old.busbw_mb_per_s, old.sn, old.is_mean) == (1500, 678_263, None, True)
+    new = {one.coll: one for one in operations(text(V51) + text(V51, us=9.0, size="1-2KB") + text(V51, coll="AllGather"))}
+    longest = new["AllReduce"]
+    assert (longest.comm, longest.name, longest.us) == ("DP Group 0", "DP Group 0", 1500), "of the size that takes longest"
+    assert (longest.size_bytes, longest.algo, longest.proto) == (None, "Ring", "LL128")
+    assert len(new) == 2
+    p2p = text(V51, coll="Send").replace(b"nccl_", b"nccl_p2p_").replace(b"p2p_collective_", b"p2p_")
+    p2p = p2p.replace(b"collective=", b"p2p_operation=")
+    assert [(one.coll, one.us) for one in operations(p2p)] == [("Send", 1500)]
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        b"", b"\xff" * 9999, b"nccl_bus_bandwidth_gbs{" * 9999, b'nccl_bus_bandwidth_gbs{a="b"} 1e999\n', b"# HELP x\n" * 9999,
+        text(V51, coll=""), text(V28).replace(b"0x7f8c496ae9f661", b""), text(V51).replace(b"\n", b" 7\n"),
+    ],
+)  # fmt: skip
+def test_text_that_is_none_costs_itself(hostile: bytes) -> None:
+    assert [one.us for one in operations(hostile + b"\n" + text(V28))] == [1500]
+
+
+def test_numbers_that_nobody_measured_are_none() -> None:
+    [one] = operations(text(V28, gbs=1e20, us=1e20).replace(b'nranks="8"', b'nranks="9999999999"'))
+    assert (one.us, one.busbw_mb_per_s, one.ranks) == (None, None, None)
+
+
+def test_the_text_of_the_ranks_own_gpu_is_read(rank: FakeRank) -> None:
+    prom(rank, text(V51, us=100.0), "GPU-0a", LOCAL_RANK="1")
+    prom(rank, text(V51, us=200.0, gpu=1), "GPU-0b", LOCAL_RANK="1")
+    with closing(rank.tail()) as tail:
+        assert [one.us for one in tail.read(0)] == [200]
+        assert [one.us for one in tail.read(1)] == [200], "it stands until the next dump"
+
+
+def test_the_text_that_the_rank_has_open_is_its_own(rank: FakeRank) -> None:
+    prom(rank, text(V51, us=100.0), "GPU-0a")
+    own = prom(rank, text(V51, us=200.0), "GPU-0b")
+    with closing(rank.tail()) as tail:
+        assert "several" in refused(tail)
+    (rank.proc / "fd").mkdir()
+    (rank.proc / "fd/7").symlink_to(own)
+    with closing(rank.tail()) as tail:
+        assert [one.us for one in tail.read(0)] == [200]
+
+
+def test_old_text_links_and_strangers_files_are_not_read(rank: FakeRank, tmp_path: Path) -> None:
+    file = prom(rank, text(V51))
+    os.utime(file, (1, 1))
+    with closing(rank.tail()) as tail:
+        assert "nothing for" in refused(tail)
+    file.unlink()
+    (tmp_path / "secret").write_bytes(text(V51))
+    file.symlink_to(tmp_path / "secret")
+    with closing(rank.tail()) as tail:
+        assert "no text" in refused(tail)
+    file.unlink()
+    os.mkfifo(file)
+    with closing(rank.tail()) as tail:
+        assert "no text" in refused(tail)
+    file.unlink()
+    prom(rank, text(V51))
+    with closing(rank.tail(uid=os.getuid() + 1)) as tail:
+        assert "no text" in refused(tail)
+
+
+def test_means_are_told_as_what_they_are() -> None:
+    tallies = Tallies()
+    for second in range(3):
+        for one in operations(text(V51)):
+            tallies.add(PID, 0, one, second * 10**9)
+    [kept] = tallies.of[PID].values()
+    now = collective_now(kept, replace(kept, t_ns=4 * 10**9))
+    assert (now.mean_us, now.busbw_gb_per_s, now.times) == (1500, pytest.approx(678.263, rel=0.001), 1)
+    assert (now.time_share, now.late_share) == (None, None)
+    assert "means" in now.missing["time_share"]
+    assert "means" in now.missing["late_share"]
 
 
 def beat(source: InspectorSource, seq: int, infos: list[ProcInfo] | None = None, gone: list[int] | None = None) -> tuple[Frame, Beat]:
