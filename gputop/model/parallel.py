@@ -51,7 +51,7 @@ class Parallel(Struct, frozen=True, omit_defaults=True, gc=False):
     def is_sound(self) -> bool:
         """True if the sizes divide the ranks."""
         parts = self.tp * self.pp * self.cp
-        return self.ep > 0 and 0 < parts <= self.size and self.size % parts == 0
+        return min(self.tp, self.pp, self.cp, self.ep) > 0 and parts <= self.size and self.size % parts == 0
 
     @property
     def dp(self) -> int:

@@ -120,5 +120,6 @@ def test_files_of_a_command_line() -> None:
 def test_the_command_line_overrules_its_files() -> None:
     assert parallel_of(["t.py", "--tp-size", "4"], 16, {"tp": 2, "pp": 2, "zz": 7}) == Parallel(16, tp=4, pp=2)
     assert parallel_of(["t.py"], 16, {"tp": 3}) is None
+    assert parallel_of(["t.py"], 16, {"tp": -2, "pp": -4}) is None
     assert parallel_of(["t.py"], 16, {}) is None
     assert parallel_of([], 16, {"tp": 2}) == Parallel(16, tp=2)
