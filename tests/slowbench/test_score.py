@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 import re
@@ -23,6 +24,7 @@ from tests.require import require
 from tests.wait import PATIENCE_S
 from tests.workloads import scenario
 from tests.workloads.runner import Running
+from tests.workloads.scenario import HEALTHY, Scenario
 
 BENCHMARK = Path(slowbench.__file__).parents[1]
 _BLAMED = ("fluent-bit", "node_exporter")
@@ -163,7 +165,7 @@ def test_any_program_is_a_tool(tmp_path: Path) -> None:
         while :; do sleep 0.01; done"""
     )
     (known,) = chosen([f"mine=sh {script}"])
-    watcher = Watcher(known, Running("affinity", scenario.load("affinity"), 1.0, tmp_path, {"PATH": "/usr/bin:/bin"}))
+    watcher = Watcher(known, Running("mine", Scenario(HEALTHY, print), 1.0, tmp_path, {"PATH": "/usr/bin:/bin"}))
     assert watcher.is_ready.wait(PATIENCE_S)
     found = watcher.stop(0)
     assert (found.tool, found.version, found.needs, found.fault) == ("mine", "3.1", ["root"], "")
@@ -172,7 +174,7 @@ def test_any_program_is_a_tool(tmp_path: Path) -> None:
 
 def test_a_tool_that_is_missing_has_a_reason(tmp_path: Path) -> None:
     broken = Tool("broken", (sys.executable, "-c", "import no_such_tool"))
-    watcher = Watcher(broken, Running("affinity", scenario.load("affinity"), 1.0, tmp_path, {}))
+    watcher = Watcher(broken, Running("mine", Scenario(HEALTHY, print), 1.0, tmp_path, {}))
     assert watcher.is_ready.wait(PATIENCE_S)
     assert "no_such_tool" in watcher.stop(0).fault
 
@@ -241,3 +243,19 @@ def test_a_release_has_one_number() -> None:
     cited = (BENCHMARK / "CITATION.cff").read_text(encoding="utf-8")
     assert f'version: "{slowbench.__version__}"' in cited
     assert truth.sealed()["release"] == slowbench.__version__
+
+
+def test_the_wheel_has_what_the_jobs_import() -> None:
+    parts = ast.literal_eval(re.findall(r"^PARTS = (\(.*\))$", (BENCHMARK / "setup.py").read_text(encoding="utf-8"), re.MULTILINE)[0])
+    here = [BENCHMARK.parent / part for part in parts if not part.endswith("/__init__.py")]
+    missing = set[str]()
+    for file in (file for path in here for file in (path.rglob("*.py") if path.is_dir() else [path])):
+        if not file.name.startswith("test_") and file.name != "__main__.py":  # the latter is gputop's own command
+            source = file.read_text(encoding="utf-8")
+            for module, names in re.findall(r"^ *from (tests[.\w]*|gputop[.\w]*) import (.+)", source, re.MULTILINE):
+                for name in names.strip("()").split(","):
+                    path = BENCHMARK.parent / f"{module}.{name.strip()}".replace(".", "/")
+                    if not any(one.with_suffix("") in (path, *path.parents) for one in here):
+                        missing.add(f"{module}.{name}")
+    assert len(here) >= 4
+    assert missing == set()
