@@ -20,7 +20,7 @@ _MEANS = {  # kind of its primary diagnosis: symptom, cause
     "NO_CLEAR_PERFORMANCE_BOTTLENECK": ("works", "none"),
     **dict.fromkeys(("STRAGGLER", "INPUT_STRAGGLER", "COMPUTE_STRAGGLER", "H2D_STRAGGLER"), ("waits-for-rank", "late-rank")),
 }
-_started: list[object] = []  # the model that it is given, once
+_started: list[object] = []  # the session, once
 
 
 def _settings() -> dict[str, str]:
@@ -34,23 +34,38 @@ def _settings() -> dict[str, str]:
 
 
 def instrument(loader: Iterable[object], step: Callable[[object], None]) -> tuple[Iterable[object], Callable[[object], None]]:
-    """The loop with TraceML's mark around its step; its own patch sees to the loader. The job has no model: an empty one is given."""
+    """The loop with TraceML's marks. Jobs have no model: the step is the forward pass of an empty one, whose other phases take no time."""
+    import torch
     import traceml_ai
-    from torch import nn
+    from torch.utils.data import DataLoader
+
+    class Model(torch.nn.Module):
+        """Runs the job's step."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(()))
+
+        def forward(self, batch: object) -> torch.Tensor:
+            step(batch)
+            return self.weight * 1.0
 
     if not _started:
         os.environ.update(_settings())
         if os.environ.get("RANK", "0") == "0":
             aggregator = Path(traceml_ai.__file__).parent / "aggregator" / "aggregator_main.py"
             subprocess.Popen([sys.executable, str(aggregator)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        traceml_ai.init(mode="auto", connect_timeout_sec=20.0)
-        _started.append(nn.Identity())
+        _started.append(traceml_ai.init(mode="auto", connect_timeout_sec=20.0))
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
 
     def traced(batch: object) -> None:
-        with traceml_ai.trace_step(_started[0]):
-            step(batch)
+        with traceml_ai.trace_step(model):
+            optimizer.zero_grad()
+            model(batch).backward()
+            optimizer.step()
 
-    return loader, traced
+    return loader if isinstance(loader, DataLoader) else traceml_ai.wrap_dataloader_fetch(loader), traced
 
 
 def main() -> None:
