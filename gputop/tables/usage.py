@@ -25,6 +25,7 @@ from gputop.model.roles import is_foreign_list, program_name
 from gputop.recording.reader import Recording
 from gputop.stream.following import Following
 from gputop.stream.judged import judged
+from gputop.stream.kept_traces import traces_in
 from gputop.system.errors import UserError
 from gputop.system.text import clean, from_shell
 
@@ -60,6 +61,7 @@ class StretchUsage(Struct):
     unused: dict[Owner, float] = field(default_factory=dict)  # held without any work and outside of the ledger
     gpus: int = 0
     incidents: list[tuple[Episode, str]] = field(default_factory=list)  # with the recording's path
+    traces: list[dict[str, Any]] = field(default_factory=list)  # of torch.profiler, ready for JSON
     problems: list[str] = field(default_factory=list)
 
 
@@ -100,6 +102,12 @@ def part(path: str, begin_ns: int, stop_ns: int) -> StretchUsage:
             usage.take(board, following.engine)
         usage.end(following.engine)
         told.incidents = [(one, path) for one in following.engine.explain().incidents]
+        told.traces = [
+            {"host": host, "recording": from_shell(os.path.abspath(path)), "unix_s": round(recording.unix_ns_of(t_ns) / 1e9, 3),
+             "pid": job.pid, "name": clean(job.name, MOST_NAME), "file": clean(os.path.basename(job.reading.file), MOST_NAME),
+             "loader_wait_pct": job.reading.loader_wait_pct, "gpu_busy_pct": job.reading.gpu_busy_pct}
+            for t_ns, job in traces_in(recording, start_ns, end_ns) if job.reading is not None
+        ]  # fmt: skip
         if recording.header.simulated:
             told.problems.append(f"{clean(path)}: its GPUs are simulated")
         if recording.problem:
@@ -233,6 +241,7 @@ def bill(told: Sequence[StretchUsage], since_s: float | None, until_s: float | N
             for (whose, host), seconds in sorted(unused_s.items(), key=lambda item: (-item[1], item[0]))
         ],
         "incidents": worst(told),
+        "traces": [trace for one in told for trace in one.traces],
         "problems": [problem for one in told for problem in one.problems],
     }  # fmt: skip
 

@@ -35,6 +35,9 @@ th, .dim { color: #98a3b0; } th, td { border-color: #2c333d; } pre { background:
 """
 
 
+MOST_TRACES = 3  # traces that are named; a choice
+
+
 class Table(NamedTuple):
     """A table of the report. Titles that begin with ``>`` are of numbers, `SHARE` is a bar; the last row is the sum."""
 
@@ -83,7 +86,14 @@ def summary(told: dict[str, Any]) -> list[str]:
         f"{first} {lost}",
         f"{counted(told['gpus'], 'GPU')} of {hosts}: {hours(total['recorded_s'])} recorded, of these {hours(total['held_s'])} held by "
         f"processes, {hours(total['trained_s'])} in training, {hours(total['free_s'])} free.",
+        *([_traced(told["traces"])] if told["traces"] else []),
     ]  # fmt: skip
+
+
+def _traced(traces: Sequence[dict[str, Any]]) -> str:
+    """A sentence about traces of torch.profiler, with the newest of them."""
+    named = ", ".join(f"{one['name']} ({one['pid']}) on {one['host']}: {one['file']}" for one in traces[-MOST_TRACES:])
+    return f"{counted(len(traces), 'trace')} of torch.profiler, the newest {named}."
 
 
 def tables(told: dict[str, Any]) -> Iterator[Table]:

@@ -22,9 +22,16 @@ from gputop.recording.seconds import merge_minute
 from gputop.recording.writer import Writer
 from gputop.stream import kept_traces
 from gputop.stream.kept_traces import join, standing, traces_in
+from gputop.stream.playback import Playback
 from gputop.stream.session import Session
 from gputop.stream.stalled import Unwatched
+from gputop.stream.survey import Survey
 from gputop.traces.reading import read_file
+from gputop.tui.app import GputopApp
+from gputop.tui.draw.view import View
+from gputop.tui.feed import ScreenSettings
+from gputop.tui.replay_screen import replay_context
+from gputop.tui.trace_box import TraceScreen
 from tests.recording.test_query import ask
 from tests.traces.made import BASE_NS, kineto, training
 from tests.unit.diagnosis.causes import cpu_contention
@@ -191,3 +198,30 @@ def test_a_trace_that_this_process_took_joins_the_next_frame(kind: str) -> None:
     assert (first.traces, second.traces) == ([], [job()])
     assert second.marks[-1].is_trace
     assert board.traces == {100: (second.t_ns, job())}
+
+
+def test_a_report_names_it(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for form in ("text", "md", "html"):
+        assert cli.main(["report", path, "--to", form]) == 0
+        assert NAME in " ".join(capsys.readouterr().out.replace("\\", "").split()), form
+    assert cli.main(["report", path, "--to", "json"]) == 0
+    assert [(one["pid"], one["file"]) for one in json.loads(capsys.readouterr().out)["traces"]] == [(100, NAME)]
+
+
+async def test_in_a_replay_t_shows_the_last_one_before_the_moment(path: str) -> None:
+    with Recording(path) as recording:
+        survey = Survey([path])
+        context = replay_context(View(), recording, Playback(at_ns(recording) + 10**9, playing=False), survey, ScreenSettings(remote=True))
+        program = GputopApp(context)
+        async with program.run_test(size=(120, 40)) as pilot:
+            text = ""
+            for _ in range(1500):
+                if context.session.board.traces and not isinstance(program.screen, TraceScreen):
+                    await pilot.press("T")
+                if isinstance(program.screen, TraceScreen):
+                    text = "\n".join("".join(part for part, _ in line) for line in program.screen.lines())
+                    break
+                await pilot.pause(0.02)
+            assert "60 % the loop waited for its loader" in text
+            assert NAME in text
+        survey.close()
