@@ -10,7 +10,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
 from multiprocessing import get_context
@@ -146,7 +146,20 @@ def tables(outcomes: list[Outcome]) -> list[str]:
         for mode, found in modes.items():
             rows = [*((cause, part) for cause, part in found["by_cause"].items()), ("**all**", found["all"])]
             texts.append(_table(f"{half}, {mode}", rows))
-    return [*texts, _table("both halves", list(figures(outcomes).items())), _care(outcomes)]
+    return [*texts, _table("both halves", list(figures(outcomes).items())), _care(outcomes), *_traces(outcomes)]
+
+
+def _traces(outcomes: list[Outcome]) -> Iterator[str]:
+    """A Markdown table of the shares by torch's own traces beside gputop's, where recordings have any."""
+    found = [(one, check) for one in outcomes for check in one.checks if check.gputop_pct is not None]
+    rows = [
+        (f"{one.workload}, {one.mode}", check.part, f"{check.trace_pct:.0f}", f"{check.gputop_pct:.0f}",
+         {True: "yes", False: "no", None: "unclear"}[check.agrees])
+        for one, check in found
+    ]  # fmt: skip
+    if rows:
+        title = f"torch's own traces beside gputop: {sum(check.agrees is True for _, check in found)} of {len(found)} shares agree"
+        yield _aligned(title, [("workload", "share", "trace %", "gputop %", "agrees"), *rows])
 
 
 _CARE = (

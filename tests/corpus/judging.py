@@ -13,8 +13,10 @@ from msgspec.structs import astuple
 from gputop.diagnosis.forecast.whatif import NUMBERS
 from gputop.findings.explanation import Episode, Explanation, from_elsewhere
 from gputop.findings.sentence import pack, plain, unpack
+from gputop.findings.traces import checks
 from gputop.findings.verdict import GROWTHS, Fix, Ledger, PathStep
 from gputop.model.frame import Frame
+from gputop.model.trace import TraceCheck
 from gputop.stream.following import Following
 from tests.corpus.runs import Run, load
 from tests.workloads.scenario import Label
@@ -54,6 +56,7 @@ class Outcome:
     path: tuple[PathStep, ...] = ()  # of the verdict
     fix: Fix | None = None  # the first of the verdict's worst incident that changes something
     fix_pids: frozenset[int] = frozenset()  # processes that its command changes
+    checks: list[TraceCheck] = field(default_factory=list)  # shares by traces of torch.profiler in it, beside gputop's own
     contradictions: list[str] = field(default_factory=list)  # between the fixes, bounds and predictions of one explanation
 
     @property
@@ -131,10 +134,13 @@ def judge_file(path: Path) -> list[Outcome]:
 def judge(run: Run, mode: str) -> Outcome:
     """What an engine says of a run, frame by frame and in the end."""
     following, label, items, delay_s = Following(), run.label, run.items(mode), None
-    engine, before = following.engine, Ledger()
+    engine, before, traced = following.engine, Ledger(), dict[int, tuple[int, list[TraceCheck]]]()
     for board in following.through(items):
         if board.t_ns <= run.logged_ns:
             before = engine.ledger
+        for pid, (t_ns, job) in board.traces.items():
+            if job.reading is not None and traced.get(pid, (0, []))[0] != t_ns:  # by the rules of today, not of its recorder
+                traced[pid] = t_ns, checks(job.reading, engine.shares_of(pid))
         right = (engine.verdict.symptom, engine.verdict.cause) == (label.symptom, label.cause)
         if right and delay_s is None and run.onset_ns is not None and board.t_ns > run.onset_ns:
             delay_s = (board.t_ns - run.onset_ns) / 1e9
@@ -156,7 +162,7 @@ def judge(run: Run, mode: str) -> Outcome:
         sources={state.name: state.state for state in following.board.sources.values()},
         fix=fix, fix_pids=frozenset(_changed(fix) & pids),
         lost=_lost(before, engine.ledger), true_lost=run.lost, path=tuple(verdict.path),
-        contradictions=[*contradictions(explained)],
+        contradictions=[*contradictions(explained)], checks=[one for _, found_then in traced.values() for one in found_then],
         unkept=[text for text in _texts(explained) if text not in kept_texts],
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ import pytest
 
 from gputop.findings.verdict import GPU_LOST, OWN_CAUSES, Fix, PathStep
 from gputop.model.frame import Frame, Header, SourceState
+from gputop.model.trace import TraceCheck
 from gputop.recording import columns
 from gputop.stream.following import Following
 from tests.corpus import accuracy, calm, runs, split
@@ -137,6 +138,15 @@ def test_a_verdict_counts_in_the_bin_of_its_confidence() -> None:
 def test_only_a_job_that_is_not_slowed_can_have_a_false_alarm() -> None:
     idle = replace(CALM, label=Label("idle", "pause"), loud=1)
     assert [one.false_alarm for one in (RIGHT, CALM, replace(CALM, loud=2), idle)] == [None, False, True, True]
+
+
+def test_shares_of_traces_stand_beside_gputops_own_where_a_recording_has_any() -> None:
+    checks = [TraceCheck("loader", 57.0, 55.0, True), TraceCheck("sync", 30.0, 5.0, False), TraceCheck("copy", 9.0, None, None)]
+    [*_, title] = accuracy.tables([RIGHT, replace(RIGHT, checks=checks)])
+    rows = title.splitlines()
+    assert "1 of 2 shares agree" in rows[0]
+    assert [row.split("|")[2].strip() for row in rows[-2:]] == ["loader", "sync"]
+    assert "traces" not in accuracy.tables([RIGHT])[-1]
 
 
 def test_a_lost_share_is_compared_with_the_gpus_own_log() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gputop.findings.traces import checks, lines
-from gputop.model.trace import TracedJob
+from gputop.model.trace import Launched, TracedJob
 from gputop.system.errors import UserError
 from gputop.traces import reading
 from gputop.traces.reading import read
@@ -80,6 +80,35 @@ def test_launches_are_booked_to_the_users_own_line(tmp_path: Path) -> None:
     found = read(write(tmp_path / "t.json", kineto(events)))
     assert [(one.name, one.count) for one in found.launches] == [("train.py(12): step", 5)]
     assert "launches" not in found.missing
+
+
+def test_waits_are_booked_to_the_users_own_line(tmp_path: Path) -> None:
+    events = [event("python_function", "train.py(31): accuracy", 0, 500), event("python_function", "train.py(12): step", 600, 300)]
+    events += [event("python_function", "torch/_tensor.py(9): item", at, 90) for at in (10, 200, 700)]
+    events += [event("cuda_runtime", "cudaStreamSynchronize", at + 5, 80) for at in (10, 200, 700)]
+    found = read(write(tmp_path / "t.json", kineto(events)))
+    assert [(one.name, one.count, one.total_ns) for one in found.sync_lines] == [
+        ("train.py(31): accuracy", 2, 160_000), ("train.py(12): step", 1, 80_000),
+    ]  # fmt: skip
+    without = read(write(tmp_path / "t.json", kineto([one for one in events if one["cat"] != "python_function"])))
+    assert (without.sync_lines, "--with-stack" in without.missing["sync_lines"]) == ([], True)
+
+
+ELEMENT_WISE, REDUCES = "void at::native::vectorized_elementwise_kernel<4>(int)", "void at::native::reduce_kernel<512>(float)"
+
+
+@pytest.mark.parametrize(("names", "fusible"), [
+    ([ELEMENT_WISE] * 4, 3), ([ELEMENT_WISE, "sgemm", REDUCES, "sgemm"], 0),
+    ([ELEMENT_WISE, REDUCES, "sgemm", ELEMENT_WISE, ELEMENT_WISE], 2),
+    (["sgemm"] * 5, 0), (["triton_poi_fused_add_0"] * 3, 0),
+])  # fmt: skip
+def test_runs_of_kernels_that_could_be_one_are_counted(tmp_path: Path, names: list[str], fusible: int) -> None:
+    events = [one for i, name in enumerate(names) for one in launched(name, 100 * i, 100 * i + 10, 5, i)]
+    random.Random(1).shuffle(events)
+    found = read(write(tmp_path / "t.json", kineto(events)))
+    assert found.launched == Launched(len(names), fusible, 0)
+    graphs = [*events, *(event("cuda_runtime", "cudaGraphLaunch", 1000 + i, 1) for i in range(2))]
+    assert read(write(tmp_path / "t.json", kineto(graphs))).launched == Launched(len(names), fusible, 2)
 
 
 def test_without_kernels_the_gpus_values_have_a_reason(tmp_path: Path) -> None:

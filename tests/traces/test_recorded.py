@@ -13,14 +13,17 @@ from msgspec.structs import replace
 
 import gputop
 from gputop import cli
+from gputop.diagnosis import Engine
 from gputop.doctor.mask import Mask
 from gputop.findings.explanation import Explanation
 from gputop.findings.traces import checks
+from gputop.model.board import Board
 from gputop.model.frame import Frame, TracedJob
 from gputop.recording.reader import Recording
 from gputop.recording.seconds import merge_minute
 from gputop.recording.writer import Writer
 from gputop.stream import kept_traces
+from gputop.stream.autotrace import AutoTracing
 from gputop.stream.kept_traces import join, standing, traces_in
 from gputop.stream.playback import Playback
 from gputop.stream.session import Session
@@ -198,6 +201,25 @@ def test_a_trace_that_this_process_took_joins_the_next_frame(kind: str) -> None:
     assert (first.traces, second.traces) == ([], [job()])
     assert second.marks[-1].is_trace
     assert board.traces == {100: (second.t_ns, job())}
+
+
+def test_a_recorder_lets_traces_be_taken_as_long_as_it_judges() -> None:
+    class Tracing(AutoTracing):
+        def step(self, board: Board, _engine: Engine) -> bool:
+            steps.append(board.t_ns)
+            if len(steps) == 1:
+                self._deliver([job()])
+            return len(steps) == 1
+
+    steps: list[int] = []
+    watcher, got = Unwatched(None, traces=lambda deliver: Tracing(deliver, str)), []
+    watcher.begin(cpu_contention().board.header)
+    for frame in list(frames())[:60]:
+        watcher.take(frame)
+        got += [(frame.t_ns, one) for one in frame.traces]
+    assert len(steps) > 2
+    assert got == [(steps[0], job())]
+    assert watcher.board.traces[100] == got[0]
 
 
 def test_a_report_names_it(path: str, capsys: pytest.CaptureFixture[str]) -> None:
