@@ -18,6 +18,7 @@ SCHEMAS = {
     "snapshot": "gputop --once --json, and each line of gputop --json",
     "explain": "gputop explain --json",
     "diff": "gputop diff --json",
+    "diff-runs": "gputop diff --json of several runs, or with --fail-if-slower",
     "prove": "gputop prove --json",
     "stacks": "gputop stacks --json",
     "stacks-lines": "gputop stacks --duration TIME --json",
@@ -80,6 +81,7 @@ def shape(name: str) -> Any:
     from gputop.alerts.alert import Alert
     from gputop.doctor.checks import Doctor
     from gputop.findings.explanation import Diff, Explanation
+    from gputop.findings.slower import Slower
     from gputop.findings.traces import Traces
     from gputop.fleet.document import Fleet
     from gputop.fleet.summary import Summary
@@ -90,7 +92,7 @@ def shape(name: str) -> Any:
     from gputop.traces.flight import Flights
 
     kinds: dict[str, Any] = {
-        "explain": Explanation, "diff": Diff, "prove": Proof, "stacks": Stacks, "stacks-lines": SampledLines,
+        "explain": Explanation, "diff": Diff, "diff-runs": Slower, "prove": Proof, "stacks": Stacks, "stacks-lines": SampledLines,
         "stacks-off-cpu": OffCpuWaits, "loader": Sweep, "doctor": Doctor, "fleet": Fleet,
         "summary": Summary, "alert": Alert, "snapshot": Snapshot, "trace": Traces, "flight": Flights,
     }  # fmt: skip

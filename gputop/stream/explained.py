@@ -35,11 +35,14 @@ class ExplainedStretch(Struct):
     board: Board | None = None  # at the end of the stretch; None for the recorder's findings, which read no frames
 
 
-def explain_files(paths: Sequence[str], span: Span, with_points: bool = False) -> ExplainedStretch:
-    """Explain a stretch of a recording or of the files of a rotation. Raises UserError if it cannot be read."""
+Watch = Callable[[Following], None]  # is called after each feed of the engine
+
+
+def explain_files(paths: Sequence[str], span: Span, with_points: bool = False, watch: Watch | None = None) -> ExplainedStretch:
+    """Explain a stretch of a recording or of the files of a rotation, which ``watch`` sees. Raises UserError if it cannot be read."""
     with open_recording(paths) as recording:
         start_ns, end_ns = span.of(recording)
-        found = explain(recording, start_ns, end_ns, fine=span.fine, again=with_points)
+        found = explain(recording, start_ns, end_ns, fine=span.fine, again=with_points, watch=watch)
         if found.board is None:
             found.explanation = replace(found.explanation, judged_by="recorder")
             found.problems.append("these are the recorder's findings; --fine judges every tick again")
@@ -53,11 +56,14 @@ def explain_files(paths: Sequence[str], span: Span, with_points: bool = False) -
         return found
 
 
-def explain(recording: Recording, start_ns: int, end_ns: int, *, fine: bool = False, again: bool = False) -> ExplainedStretch:
-    """Explain the frames with ``start_ns <= t_ns < end_ns``. ``fine``: judge every tick; ``again``: judge even what the recorder judged."""
-    kept = None if fine or again else explanation(recording, start_ns, end_ns, with_rest=True)
+def explain(
+    recording: Recording, start_ns: int, end_ns: int, *, fine: bool = False, again: bool = False, watch: Watch | None = None
+) -> ExplainedStretch:
+    """Explain the frames with ``start_ns <= t_ns < end_ns``. ``fine``: judge every tick; ``again``: judge even what the recorder judged, as
+    for a ``watch``."""
+    kept = None if fine or again or watch else explanation(recording, start_ns, end_ns, with_rest=True)
     following = Following()
-    found = judge(following, judged(following, recording, start_ns, end_ns, fine)) if kept is None else ExplainedStretch(kept)
+    found = judge(following, judged(following, recording, start_ns, end_ns, fine), watch) if kept is None else ExplainedStretch(kept)
     if traces := [job for _, job in traces_in(recording, start_ns, end_ns)]:
         found.explanation = replace(found.explanation, traces=traces)
     return found
@@ -78,10 +84,12 @@ def explain_now(argv: list[str], seconds: float, begun: Callable[[], None]) -> E
         return judge(following, following.through(loop.live_items()))
 
 
-def judge(following: Following, fed: Iterable[Board]) -> ExplainedStretch:
+def judge(following: Following, fed: Iterable[Board], watch: Watch | None = None) -> ExplainedStretch:
     """Let the engine judge all of ``fed``, the boards that ``following`` yields."""
     points: list[tuple[float, float]] = []
     for board in fed:
+        if watch is not None:
+            watch(following)
         known = [value for gpu in board.gpus.values() if (value := gpu.number("util_pct")) is not None]
         if known:
             points.append((board.header.unix_ns_of(board.t_ns) / 1e9, sum(known) / len(known)))

@@ -137,7 +137,7 @@ def test_outputs_are_as_their_shapes_say() -> None:
     for name, data in real():
         check(name, data)
         checked.add(name)
-    assert checked == set(SCHEMAS) - {"explain", "diff", "stacks", "stacks-lines"}
+    assert checked == set(SCHEMAS) - {"explain", "diff", "diff-runs", "stacks", "stacks-lines"}
 
 
 def test_commands_print_what_their_shapes_say(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -146,8 +146,9 @@ def test_commands_print_what_their_shapes_say(capsysbinary: pytest.CaptureFixtur
         assert child.stdout is not None
         child.stdout.readline()
         outputs = {}
+        both = [str(sample()), str(sample())]
         for name, words in {
-            "explain": ["explain", str(sample()), *part], "diff": ["diff", str(sample()), str(sample()), *part],
+            "explain": ["explain", str(sample()), *part], "diff": ["diff", *both, *part], "diff-runs": ["diff", *part, *both, "--", *both],
             "stacks": ["stacks", str(child.pid), "--json"], "stacks-lines": ["stacks", str(child.pid), "--json", "--duration", "1"],
             "snapshot": ["--once", "--json", "--interval", "0.05"],
         }.items():  # fmt: skip

@@ -1,0 +1,211 @@
+"""The pace of each program in a recording, stretch by stretch, and what of its machine has to do with it.
+
+Steps are counted by the CUDA call that comes once a step, so no step is lost at an edge; where calls are not probed, they are those of the
+diagnosis. Starts, ends and pauses are left out: how many of them a recording has is chance.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from statistics import fmean, median
+from typing import Any
+
+from msgspec import Struct, field
+
+from gputop.diagnosis.facts.stepclock import GRID_NS, SPAN_NS
+from gputop.findings.explanation import Explanation
+from gputop.findings.policy import GAP_NS, WINDOW_NS
+from gputop.findings.slower import JobRun, Run
+from gputop.findings.verdict import TRAINING, Ledger, total
+from gputop.model.board import Board
+from gputop.model.fields import CLOCKS_IDLE
+from gputop.model.frame import SECOND_NS
+from gputop.model.rates import cpu_deltas, stolen_shares
+from gputop.stream.explained import explain_files
+from gputop.stream.following import Following
+from gputop.stream.moment import Span
+from gputop.system.text import clean
+
+STRETCHES = 10  # stretches of a run that its spread is known from (a choice)
+MOST_TRAINERS = 256  # that are kept, the newest; a choice
+MOST_PIECES = 4096  # pieces of `WINDOW_NS` of a trainer that are kept; then two become one
+ROUNDED_STEPS = 0.41  # standard deviation of a number of steps that is counted between two moments, each within a step: sqrt(2 / 12)
+SAME_RATE = 0.05  # relative distance within which a call sets the pace that the step clock found
+SERVED, RHYTHM = "the server's metrics", "GPU rhythm"  # values of `Step.source`
+NOT_PROBED = "its steps are not seen: record it as root (sudo gputop record), so that CUDA calls are counted"
+SEVERAL = "several jobs of this name ran at once: record one of them alone"
+IS_SERVED = "it serves requests: its pace is that of those who ask"
+
+
+class _Piece(Struct):
+    """Seconds and steps of a trainer in a short piece of time."""
+
+    seconds: float = 0.0
+    calls: Counter[str] = field(default_factory=Counter)
+    per_s: list[float] = field(default_factory=list)  # by the diagnosis
+
+
+class _Pieces(Struct):
+    """One trainer, piece by piece."""
+
+    name: str
+    rank: int | None = None
+    every_ns: int = WINDOW_NS
+    pieces: dict[int, _Piece] = field(default_factory=dict)
+    counted: tuple[int, dict[str, int]] | None = None  # (when the probes were read, call -> count) at the last look
+    pace: float | None = None  # of all its calls, by the step clock
+    source: str = ""  # of the diagnosis's steps
+    clock_per_s: float | None = None  # that the diagnosis saw last
+
+    def at(self, t_ns: int) -> _Piece:
+        """The piece of a moment."""
+        if len(self.pieces) > MOST_PIECES:
+            self.every_ns *= 2
+            halved: dict[int, _Piece] = {}
+            for number, piece in self.pieces.items():
+                into = halved.setdefault(number // 2, _Piece())
+                into.seconds += piece.seconds
+                into.calls.update(piece.calls)
+                into.per_s += [fmean(piece.per_s)] if piece.per_s else []
+            self.pieces = halved
+        return self.pieces.setdefault(t_ns // self.every_ns, _Piece())
+
+
+class PaceWatch:
+    """Watches a stream that is judged: call `note` after each feed of the engine."""
+
+    def __init__(self) -> None:
+        self._trainers: dict[tuple[int, int], _Pieces] = {}  # by pid and start
+        self._clocks: Counter[int] = Counter()  # MHz of SMs at work -> readings
+        self._first: list[Any] | None = None
+        self._last: list[Any] = []
+        self._models: dict[int, str] = {}
+        self._board = Board()
+
+    def note(self, following: Following) -> None:
+        """Take in what stands now."""
+        board, engine = following.board, following.engine
+        self._board = board
+        measured = {pid for pid, standing in engine.standing.items() if standing.job.gpus}
+        for pid, standing in engine.standing.items():
+            job = standing.job
+            if measured and pid not in measured:
+                continue  # beside jobs on measured GPUs no other one is judged
+            name = clean(job.trainer.role.label.removesuffix(f" rank {job.trainer.role.rank}"), 64)
+            one = self._trainers.setdefault((pid, job.trainer.info.start_ticks), _Pieces(name, job.trainer.role.rank))
+            if len(self._trainers) > MOST_TRAINERS:
+                del self._trainers[next(iter(self._trainers))]
+            is_steady = standing.phase.word == TRAINING and standing.cause != "pause"
+            self._count(one, pid, board, is_steady)
+            if (step := engine.step_of(pid)) is not None:
+                one.pace = step.per_s
+            if is_steady and job.step is not None:
+                one.source = job.step.source
+                one.at(board.t_ns).per_s.append(job.step.per_s)
+        for index, gpu in board.gpus.items():
+            self._models[index] = clean(gpu.text("name"), 64)
+            clock, mask = gpu.number("sm_clock_mhz"), gpu.values.get("throttle_mask")
+            if clock and gpu.number("util_pct") and not (isinstance(mask, int) and mask & CLOCKS_IDLE):
+                self._clocks[int(clock)] += 1
+        if isinstance(cpus := board.host.get("cpus"), list):
+            self._first = cpus if self._first is None else self._first
+            self._last = cpus
+
+    def _count(self, one: _Pieces, pid: int, board: Board, is_steady: bool) -> None:
+        """Add the calls since the last look. What comes after a gap, or goes back, is not counted."""
+        now = {name: call.count for (caller, name), call in board.calls.items() if caller == pid and call.share == 1.0}
+        then, one.counted = one.counted, (board.probed_ns, now)
+        if then is None or not is_steady or not 0 < board.probed_ns - then[0] <= GAP_NS:
+            return
+        made = {name: count - then[1].get(name, 0) for name, count in now.items()}
+        if made and min(made.values()) >= 0:
+            piece = one.at(board.t_ns)
+            piece.seconds += (board.probed_ns - then[0]) / SECOND_NS
+            piece.calls.update(made)
+
+    def run(self, path: str, found: Explanation) -> Run:
+        """What was measured, with the ledgers of an explanation of the same stretch."""
+        by_name: dict[str, list[_Pieces]] = {}
+        for one in self._trainers.values():
+            by_name.setdefault(one.name, []).append(one)
+        blamed: dict[str, list[str]] = {}
+        for incident in found.incidents:
+            blamed.setdefault(incident.cause, []).extend(clean(one.name, 32) for one in incident.culprits)
+        header = self._board.header
+        return Run(
+            path=clean(path), jobs={name: _job(ranks, _shares(name, found)) for name, ranks in by_name.items()},
+            gpus=tuple(self._models[index] for index in sorted(self._models)), host=clean(header.host, 64), cpus=header.cpus,
+            clock_mhz=_median(self._clocks), stolen=_stolen(self._first or [], self._last), neighbours=blamed,
+        )  # fmt: skip
+
+
+def measured(path: str, span: Span) -> tuple[Run, list[str]]:
+    """A recording as one run, and problems of it. Raises UserError if it cannot be read."""
+    watch = PaceWatch()
+    found = explain_files([path], span, watch=watch.note)
+    return watch.run(path, found.explanation), found.problems
+
+
+def _job(ranks: Sequence[_Pieces], lost: dict[str, float] | None) -> JobRun:
+    """A program's run: of its ranks, which step together, the one that was seen for longest. Without any pace: why."""
+    runs = [one for one in map(_of_rank, ranks) if not one.why_not]
+    if not runs:
+        served = any(one.source == SERVED for one in ranks)
+        return JobRun(lost=lost, why_not=IS_SERVED if served else NOT_PROBED)
+    apart = [one for one in ranks if one.rank is None and one.pieces]
+    if any(min(one.pieces) < max(other.pieces) and min(other.pieces) < max(one.pieces) for one, other in combinations(apart, 2)):
+        return JobRun(lost=lost, why_not=SEVERAL)
+    best = max(runs, key=lambda one: one.steps)
+    best.lost = lost
+    return best
+
+
+def _of_rank(one: _Pieces) -> JobRun:
+    pieces = [piece for _, piece in sorted(one.pieces.items())]
+    counted = [piece for piece in pieces if piece.seconds]
+    seconds, calls = sum(piece.seconds for piece in counted), sum((piece.calls for piece in counted), Counter[str]())
+    if one.pace and seconds:
+        away = {name: abs(count / seconds - one.pace) / one.pace for name, count in calls.items()}
+        clock = min(away, key=lambda name: (away[name], name), default="")
+        if clock and away[clock] <= SAME_RATE:
+            groups = _grouped(counted, STRETCHES)
+            per_s = [sum(piece.calls[clock] for piece in group) / sum(piece.seconds for piece in group) for group in groups]
+            return JobRun(per_s, ROUNDED_STEPS / max(1, calls[clock]), float(calls[clock]))
+    by_diagnosis = [fmean(piece.per_s) for piece in pieces if piece.per_s]
+    if not by_diagnosis or one.source == SERVED:
+        return JobRun(why_not=NOT_PROBED)
+    mean, seconds = fmean(by_diagnosis), len(by_diagnosis) * one.every_ns / SECOND_NS
+    by_rhythm = one.source == RHYTHM  # of `SPAN_NS`, in whole readings: no more is known of its spread, and it is rounded
+    stretches = max(1, min(STRETCHES, int(seconds * SECOND_NS) // SPAN_NS)) if by_rhythm else STRETCHES
+    per_s = [fmean(group) for group in _grouped(by_diagnosis, stretches)]
+    return JobRun(per_s, mean * GRID_NS / SECOND_NS / 12**0.5 if by_rhythm else 0.0, mean * seconds)
+
+
+def _grouped(items: Sequence[Any], groups: int) -> list[Sequence[Any]]:
+    """The items in so many groups of neighbours, or fewer; sizes differ by one at most."""
+    count = min(groups, len(items))
+    return [items[len(items) * i // count : len(items) * (i + 1) // count] for i in range(count)]
+
+
+def _shares(name: str, found: Explanation) -> dict[str, float] | None:
+    """Cause -> lost share of a program's GPU time, pauses apart; None if no GPU is measured."""
+    own = [one.ledger for one in found.trainers if one.name.removesuffix(f" rank {one.rank}") == name]
+    ledger = total(one for one in own if isinstance(one, Ledger))
+    parts: Mapping[str, float] = ledger.by_cause
+    steady_s = ledger.gpu_total_s - parts.get("pause", 0.0)
+    return {cause: lost_s / steady_s for cause, lost_s in parts.items() if cause != "pause"} if steady_s > 0.0 else None
+
+
+def _median(counts: Mapping[int, int]) -> float | None:
+    return float(median(Counter(counts).elements())) if counts else None
+
+
+def _stolen(first: Iterable[Any], last: Iterable[Any]) -> float | None:
+    """Share of the CPUs' busy time that the hypervisor gave to others."""
+    older, newer = [*first], [*last]
+    deltas = cpu_deltas(older, newer)
+    shares = stolen_shares(older, newer, deltas)
+    busy_ns = sum(worked for worked, _ in deltas.values())
+    return sum(share * sum(deltas[cpu]) for cpu, share in shares.items()) / busy_ns if busy_ns else None

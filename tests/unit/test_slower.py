@@ -1,0 +1,228 @@
+"""`gputop diff` of several runs, and with --fail-if-slower: the interval, the answers, what disturbs them, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+
+import msgspec
+import pytest
+
+from gputop.cli import main
+from gputop.findings.slower import NOT_SLOWER, SLOWER, UNDECIDED, JobRun, Run, Slower, compared, interval
+from gputop.recording.format import pack_end, pack_frames, pack_header
+from gputop.stream.moment import Span
+from gputop.stream.paces import measured
+from tests.corpus.accuracy import DATA
+from tests.corpus.runs import load
+from tests.unit.diagnosis.causes import starved
+from tests.unit.diagnosis.scene import ON_CPU, Proc, Scene, training
+
+JOB = "train.py"
+
+
+def job(per_s: float, noise: float = 0.0, lot: Random | None = None, **lost: float) -> JobRun:
+    """A run of ten stretches; ``lost``: cause -> lost share."""
+    chosen = lot or Random(7)
+    paces = [per_s * (1.0 + chosen.gauss(0.0, noise)) for _ in range(10)]
+    return JobRun(paces, steps=1000.0, lost={cause.replace("_", "-"): share for cause, share in lost.items()})
+
+
+def run_of(one: JobRun, path: str = "a", **facts: object) -> Run:
+    return Run(path, {JOB: one}, ("H100",), "node1", 8, **facts)  # type: ignore[arg-type]
+
+
+def one_change(before: list[Run], after: list[Run], limit: float = 5.0) -> Slower:
+    found = compared(before, after, limit)
+    assert len(found.jobs) == 1
+    return found
+
+
+@pytest.mark.parametrize(("pace", "answer"), [(10.0, NOT_SLOWER), (12.0, NOT_SLOWER), (9.52, UNDECIDED), (9.3, UNDECIDED), (8.5, SLOWER)])
+def test_one_run_a_side_decides_what_is_clear(pace: float, answer: str) -> None:
+    found = one_change([run_of(job(10.0))], [run_of(job(pace))])
+    assert found.answer == answer
+    assert bool(found.reason) == (answer == UNDECIDED)
+
+
+def test_more_runs_decide_what_one_run_leaves_open() -> None:
+    paces = ((10.0, 10.03, 9.98, 10.01, 10.02, 9.99), (9.3, 9.32, 9.29, 9.31, 9.28, 9.3))
+    before, after = ([run_of(job(pace)) for pace in side] for side in paces)
+    assert one_change(before[:1], after[:1]).answer == UNDECIDED
+    assert one_change(before, after).answer == SLOWER
+
+
+def test_runs_that_differ_among_each_other_show_less() -> None:
+    steady = interval([job(p) for p in (10.0, 10.01, 9.99)], [job(p) for p in (9.0, 9.01, 8.99)])
+    shaky = interval([job(p) for p in (10.0, 11.0, 9.1)], [job(p) for p in (9.0, 10.2, 8.0)])
+    assert shaky[2] - shaky[1] > 4 * (steady[2] - steady[1])
+    assert steady[1] > 5.0 > shaky[1]
+    within = interval([job(10.0, noise=0.1)], [job(9.0, noise=0.1)])
+    calm = interval([job(10.0)], [job(9.0)])
+    assert within[2] - within[1] > calm[2] - calm[1]
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_chance_alone_is_hardly_ever_called_slower(runs: int) -> None:
+    """The interval holds the truth in about 95 of 100 cases, for runs that differ by a per cent."""
+    lot, wrong, alarms = Random(3), 0, 0
+    for _ in range(400):
+        sides = [[job(10.0 * (1.0 + lot.gauss(0.0, 0.01)), 0.02, lot) for _ in range(runs)] for _ in range(2)]
+        _mean, low, high = interval(*sides)
+        wrong += not low <= 0.0 <= high
+        alarms += low > 5.0
+    assert wrong <= 0.08 * 400
+    assert alarms == 0
+
+
+@pytest.mark.parametrize("slower_pct", [3, 8, 15, 40])
+def test_the_parts_sum_to_the_change(slower_pct: int) -> None:
+    after = 10.0 / (1.0 + slower_pct / 100)
+    share = 1.0 - 0.9 / (1.0 + slower_pct / 100)
+    found = one_change([run_of(job(10.0, disk_io=0.1))], [run_of(job(after, disk_io=share))]).jobs[0]
+    assert found.change_pct == pytest.approx(slower_pct, abs=0.05)
+    assert sum(part.change_pct for part in found.parts) == pytest.approx(slower_pct, abs=0.05)
+    assert found.parts[0].part == "disk-io"
+    assert next(part.change_pct for part in found.parts if part.part == "work") == pytest.approx(0.0, abs=0.05)
+
+
+def test_what_a_neighbour_took_is_no_reason_to_fail() -> None:
+    calm, taken = job(10.0, cpu_contention=0.0), job(8.0, cpu_contention=0.2)
+    found = one_change([run_of(calm)], [run_of(taken, neighbours={"cpu-contention": ["fluent-bit"]})])
+    assert found.answer == UNDECIDED
+    assert "fluent-bit" in found.reason
+    assert found.jobs[0].noise[0].kind == "neighbours"
+    hidden = one_change([run_of(taken)], [run_of(job(8.0))])
+    assert hidden.answer == UNDECIDED, "a neighbour of the runs before hides that it is slower"
+    assert "before" in hidden.reason
+    both = one_change([run_of(calm)], [run_of(job(6.0, cpu_contention=0.1))])
+    assert both.answer == SLOWER, "much more than the neighbour took"
+
+
+def test_a_disk_is_a_neighbours_only_where_somebody_is_blamed() -> None:
+    sides = [run_of(job(10.0, disk_io=0.0))], [run_of(job(8.0, disk_io=0.2))]
+    assert one_change(*sides).answer == SLOWER
+    sides[1][0].neighbours = {"disk-io": ["restic"]}
+    assert one_change(*sides).answer == UNDECIDED
+
+
+def test_lower_clocks_and_stolen_time_are_named() -> None:
+    cool, hot = run_of(job(10.0), clock_mhz=1980.0), run_of(job(8.5), clock_mhz=1680.0)
+    found = one_change([cool], [hot])
+    assert (found.answer, found.jobs[0].noise[0].kind) == (UNDECIDED, "clocks")
+    assert one_change([cool], [run_of(job(8.5), clock_mhz=1980.0)]).answer == SLOWER
+    quiet = run_of(job(10.0, slow_transform=0.1), stolen=0.0)
+    stolen = one_change([quiet], [run_of(job(8.5, slow_transform=0.235), stolen=0.3)])
+    assert (stolen.answer, stolen.jobs[0].noise[0].kind) == (UNDECIDED, "steal")
+
+
+def test_another_gpu_is_no_comparison_and_another_host_is_told() -> None:
+    other = msgspec.structs.replace(run_of(job(8.0)), gpus=("A100",))
+    found = one_change([run_of(job(10.0))], [other])
+    assert found.answer == UNDECIDED
+    assert "A100" in found.differs[0]
+    moved = msgspec.structs.replace(run_of(job(8.0)), host="node2")
+    assert one_change([run_of(job(10.0))], [moved]).differs == ["host: node1 before, node2 after"]
+
+
+def test_jobs_are_paired_by_name_and_the_worst_one_counts() -> None:
+    before, after = Run("a", {"a.py": job(10.0), "b.py": job(10.0)}), Run("b", {"a.py": job(10.0), "b.py": job(8.0)})
+    assert compared([before], [after], 5.0).answer == SLOWER
+    renamed = compared([Run("a", {"old.py": job(10.0)})], [Run("b", {"new.py": job(10.0)})], 5.0)
+    assert (renamed.answer, renamed.jobs[0].name) == (NOT_SLOWER, "new.py")
+    nothing = compared([before], [Run("b", {"c.py": job(10.0)})], 5.0)
+    assert (nothing.answer, nothing.jobs) == (UNDECIDED, [])
+    assert nothing.reason
+
+
+@pytest.mark.parametrize("one", [JobRun([10.0], steps=100.0), JobRun([1.0] * 10, steps=4.0), JobRun(why_not="not seen"), JobRun([0.0] * 5)])
+def test_without_a_pace_it_is_undecided(one: JobRun) -> None:
+    found = one_change([run_of(job(10.0))], [run_of(one, "b")])
+    assert found.answer == UNDECIDED
+    assert found.reason.startswith("b: ")
+    assert found.runs[1].steps_per_s is None
+
+
+def recorded(path: Path, made: Scene, steps_per_s: float, seconds: float = 20.0, probed: bool = True) -> str:
+    """A recording of a job whose CUDA calls are probed."""
+    made.probed = probed
+    for pid, proc in made.procs.items():
+        if proc.info.get("uses_cuda"):
+            made.calls[pid, "cuMemcpyHtoDAsync_v2"] = (steps_per_s, 0.01, 10_000_000)
+            made.calls[pid, "cuStreamSynchronize"] = (steps_per_s, 0.3, 0)
+    frames = [made.next_frame(0.2) for _ in range(round(seconds / 0.2))]
+    path.write_bytes(pack_header(made.board.header) + b"".join(pack_frames([frame]) for frame in frames) + pack_end(frames[-1].t_ns))
+    return str(path)
+
+
+def working() -> Scene:
+    return training(util=95.0, run=0.1)
+
+
+def with_hog() -> Scene:
+    scene = starved(run=0.3, wait=0.7, looks=[ON_CPU], util=70.0)
+    scene.cpu_busy = [1.0] * 4
+    return scene.add(Proc(900, comm="fluent-bit", cmdline=["/bin/fluent-bit"], run=2.0, looks=[ON_CPU]))
+
+
+def test_exit_codes_of_recordings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fast, alike = (recorded(tmp_path / name, working(), pace) for name, pace in (("a", 10.0), ("b", 10.05)))
+    slow = recorded(tmp_path / "c", working(), 8.0)
+    unseen = recorded(tmp_path / "d", working(), 8.0, probed=False)
+    hogged = recorded(tmp_path / "e", with_hog(), 7.4)
+    limit = ["diff", "--fail-if-slower", "5%"]
+    assert main([*limit, fast, alike]) == 0
+    assert main([*limit, fast, slow]) == 1
+    assert "SLOWER by more than 5 %" in capsys.readouterr().out
+    assert main([*limit, fast, unseen]) == 4
+    assert "record it as root" in capsys.readouterr().out
+    assert main([*limit, fast, hogged]) == 4
+    assert "fluent-bit" in capsys.readouterr().out
+    assert main([*limit, fast, alike, "--", slow, slow]) == 1
+    assert main(["diff", fast, alike, "--", slow, slow]) == 0, "without a limit there is nothing to fail"
+    capsys.readouterr()
+    assert main([*limit, fast, str(tmp_path / "missing")]) == 4
+    assert capsys.readouterr().err.count("\n") == 1
+    assert main([*limit, fast]) == 2
+    assert main(["diff", fast, alike, slow]) == 2
+    assert main(["diff", "--fail-if-slower", "five", fast, slow]) == 2
+
+
+def kept(path: Path, workload: str, mode: str = "eBPF") -> str:
+    """A labelled run of real processes as a recording."""
+    header, *frames = load(DATA / f"{workload}.xz").items(mode)
+    stream = pack_header(header) + b"".join(pack_frames([frame]) for frame in frames)  # type: ignore[arg-type, list-item]
+    path.write_bytes(stream + pack_end(frames[-1].t_ns))  # type: ignore[union-attr]
+    return str(path)
+
+
+def test_real_runs(tmp_path: Path) -> None:
+    fast, pinned = (measured(kept(tmp_path / name, name), Span())[0] for name in ("healthy-fast", "affinity"))
+    unseen, _problems = measured(kept(tmp_path / "unseen", "healthy-fast", "/proc"), Span())
+    same = compared([fast, fast, fast], [fast, fast, fast], 5.0)
+    assert (same.answer, same.jobs[0].change_pct) == (NOT_SLOWER, 0.0)
+    found = compared([fast], [pinned], 5.0)
+    assert found.answer == SLOWER
+    assert max(found.jobs[0].parts, key=lambda part: part.change_pct if part.part != "work" else 0.0).part == "affinity"
+    assert compared([fast], [unseen], 5.0).answer == UNDECIDED
+
+
+def test_jobs_of_one_name_that_run_at_once_are_not_mixed(tmp_path: Path) -> None:
+    scene = working().add(Proc(200, run=0.1, info={"uses_cuda": True}))
+    scene.gpus[1] = dict(scene.gpus[0], pids=[200])
+    found, _problems = measured(recorded(tmp_path / "two", scene, 10.0), Span())
+    assert "at once" in found.jobs[JOB].missing()
+
+
+def test_the_json_has_its_shape(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fast, slow = (recorded(tmp_path / name, working(), pace) for name, pace in (("a", 10.0), ("b", 8.0)))
+    assert main(["diff", "--fail-if-slower", "5", "--json", fast, slow]) == 1
+    found = msgspec.json.decode(out := capsys.readouterr().out, type=Slower)
+    assert json.loads(msgspec.json.encode(found)) == json.loads(out)
+    [job_] = found.jobs
+    assert (found.answer, found.limit_pct, job_.name) == (SLOWER, 5.0, JOB)
+    assert job_.change_pct == pytest.approx(25.0, abs=2.0)
+    assert job_.low_pct is not None
+    assert job_.low_pct < 25.0 < (job_.high_pct or 0.0)
+    assert [(run.side, round(run.steps_per_s or 0.0)) for run in found.runs] == [("before", 10), ("after", 8)]
