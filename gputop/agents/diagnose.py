@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import UNSET, UnsetType
+
 from gputop.agents.answer import SHORT, Answer, Asked, Next, Row, untrusted
 from gputop.agents.look import ALL, NOW, Look, cause_of, look, symptom_of
 from gputop.agents.places import Places
 from gputop.findings.explanation import Episode
-from gputop.findings.verdict import SEVERITIES
+from gputop.findings.verdict import SEVERITIES, Fix
 from gputop.fleet.jobs import LATE, WAITS, Job
 from gputop.fleet.overview import Overview
 
@@ -47,6 +49,7 @@ class DiagnoseAnswer(Answer):
     victims: list[int] = []
     evidence_untrusted: list[str] = []
     fixes: list[Row] = []
+    next_test: Row | UnsetType = UNSET  # absent where the cause is clear
     what_if_untrusted: list[str] = []
     late_ranks: list[Row] = []
     incidents: int = 0
@@ -103,11 +106,13 @@ def details(one: Episode) -> dict[str, Any]:
             untrusted(f"{item.metric} = {'not measured' if item.value is None else item.value} {item.unit}: {item.text}")
             for item in one.evidence[:MOST_NAMED]
         ],
-        "fixes": [
-            {"text_untrusted": untrusted(fix.text), "command_untrusted": untrusted(fix.command), **({"look": True} if fix.look else {})}
-            for fix in one.fixes[:MOST_FIXES]
-        ],
+        "fixes": [_fix(fix) for fix in one.fixes[:MOST_FIXES]],
+        **({} if one.next_test is None else {"next_test": _fix(one.next_test)}),
     }  # fmt: skip
+
+
+def _fix(fix: Fix) -> Row:
+    return {"text_untrusted": untrusted(fix.text), "command_untrusted": untrusted(fix.command), **({"look": True} if fix.look else {})}
 
 
 def _next(target: str, symptom: str | None, cause: str | None, window: str) -> Next | None:

@@ -425,8 +425,8 @@ function copyButton(command, text) {
   });
   return copy;
 }
-function fixOf(fix) { // what to do, with its command; a look is never shown as a fix
-  const nodes = [el("p", {}, el("span", { class: "dim" }, fix.look ? "where to look: " : "what to do: "), fix.text)];
+function fixOf(fix, label) { // what to do, with its command; a look is never shown as a fix
+  const nodes = [el("p", {}, el("span", { class: "dim" }, label || (fix.look ? "where to look: " : "what to do: ")), fix.text)];
   if (fix.command) {
     const text = el("pre", { tabindex: "0" }, fix.command);
     nodes.push(el("div", { class: "fix" }, text, copyButton(fix.command, text)));
@@ -440,7 +440,7 @@ function seekButton(one) {
   return seek;
 }
 function makeAnswer() { // what the whole recording comes to
-  const { symptom, cause, headline, detail, severity, fix, lost, bound, help_url: page } = data.whole;
+  const { symptom, cause, headline, detail, severity, fix, lost, bound, help_url: page, next_test: test } = data.whole;
   $("answer").className = severity || "";
   const bad = ["low", "medium", "high"].includes(severity);
   $("answer-cause").append(`${bad ? "▲ " : symptom ? "✓ " : "… "}${symptom || "looking"}`, cause === "none" ? "" : ` ← ${cause}`);
@@ -451,6 +451,7 @@ function makeAnswer() { // what the whole recording comes to
   const own = incidents.find((one) => one.id === data.whole.incident);
   if (own) $("answer-incident").append(`worst from ${spanOf(own)} `, seekButton(own));
   if (fix) $("answer-fix").append(...fixOf(fix));
+  if (test) $("answer-fix").append(...fixOf(test, "next test: "));
   if (page) $("answer-fix").append(linkTo(page, cause));
 }
 const linkTo = (page, cause) => el("p", {}, el("a", { href: page, rel: "noreferrer" }, `what ${cause} means, and what looks alike`));
@@ -468,6 +469,7 @@ function makeIncidents() {
     if (one.evidence.length) body.push(el("ul", { class: "evidence" }, ...one.evidence.map((item) => el("li", {}, `${item.metric} = ${item.value === null ? "not measured" : `${Math.round(item.value * 1000) / 1000} ${item.unit}`}: ${item.text}`))));
     if (one.culprits.length) body.push(el("p", {}, `by ${one.culprits.map((who) => `${who.name} (${who.pid})${who.cpu_s === null ? "" : `, ${who.cpu_s.toFixed(1)} CPU s`}`).join("; ")}`));
     for (const fix of one.fixes) body.push(...fixOf(fix));
+    if (one.next_test) body.push(...fixOf(one.next_test, "next test: "));
     if (one.help_url) body.push(linkTo(one.help_url, one.cause));
     (small.has(one) ? rest : list).append(el("details", { open: one === worst ? "" : null }, summary, ...body, el("p", {}, seekButton(one))));
   }

@@ -234,7 +234,7 @@ def _is_typical(incident: Incident, verdict: Verdict) -> bool:
 def _reword(incident: Incident, verdict: Verdict) -> None:
     incident.headline, incident.detail, incident.confidence = verdict.headline, verdict.detail, verdict.confidence
     incident.evidence, incident.symptom = list(verdict.evidence), verdict.symptom
-    incident.path, incident.near = verdict.path, verdict.near
+    incident.path, incident.near, incident.next_test = verdict.path, verdict.near, verdict.next_test
 
 
 def _add_culprits(episode: _StandingCause, incident: Incident, one: Standing, board: Board) -> None:

@@ -24,6 +24,7 @@ from gputop.diagnosis.graph.states import host_side_loss
 from gputop.diagnosis.graph.walk import of_hang, walk
 from gputop.diagnosis.phases import Phase, Seen, phase_of
 from gputop.findings import parts, policy
+from gputop.findings.nexttest import Doubt, next_test
 from gputop.findings.path import certainty, confidence
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import BOOKED, GPU_LOST, HELD, LOOKING, Evidence, Fix, PathStep, Verdict, Victim, of_gpus, speedup_max
@@ -86,6 +87,17 @@ class Standing(Struct, dict=True):
         own = self.shares.get(self.cause, 0.0)
         found = max((one for one in self.shares if one != self.cause), key=self.shares.__getitem__, default="")
         return found if self.judge is not None and found and own - self.shares[found] < policy.NEAR else None
+
+    @property
+    def rival(self) -> str | None:
+        """What else it may be: the cause that is `near`, or ``unexplained``; for an unexplained loss, the cause that holds most, or empty.
+        None if the cause is clear."""
+        if self.near is not None:
+            return self.near
+        if self.cause == "unexplained" and not self.hangs:
+            return max((one for one in self.shares if one != self.cause), key=self.shares.__getitem__, default="")
+        own = self.shares.get(self.cause, 0.0)
+        return "unexplained" if self.judge is not None and not self.bereft and own - self.unexplained < policy.NEAR else None
 
     @property
     def hangs(self) -> bool:
@@ -192,33 +204,27 @@ def _worded(one: Standing) -> Verdict:
         symptom=one.symptom, cause=one.cause, gpu=None if gpu is None else gpu.index, lost_pct=one.lost_pct, headline=headline,
         detail=finding.detail, severity=_loudness(one), confidence=_confidence(one, path), evidence=finding.evidence,
         fixes=promised(finding.fixes, one.familiar, _loudness(one)), near=one.near,
+        next_test=_next_test(one),
         culprits=finding.culprits, victims=victims, trainer_pid=one.trainer_pid, why=why, path=path,
         regain_gpu_s=None if regain is None else round(regain * one.facts.seconds * len(job.gpus), 3),
         speedup_max=None if regain is None else speedup_max(regain + (job.lost or 0.0) * one.unexplained, 1.0),
     )  # fmt: skip
 
 
-SWITCHED = (
-    "cpu-contention", "affinity", "disk-io", "cgroup-throttle", "memory-pressure", "hung-worker", "straggler-rank", "gpu-shared",
-    "pause", "numa-remote",
-)  # fmt: skip
-"""Causes that `gputop prove` can switch off and on: without a reason in `gputop.prove.interventions.NONE`."""
-
-
 def _with_near(one: Standing, near: str, finding: Finding) -> Finding:
-    """The finding, with the cause that holds nearly as much, and the next test that distinguishes the two."""
-    own, other, pid = one.shares.get(one.cause, 0.0), one.shares[near], one.job.trainer.pid
+    """The finding, with the cause that holds nearly as much."""
+    own, other = one.shares.get(one.cause, 0.0), one.shares[near]
     detail = filled(
         "{}; or {}, which holds {:.0f}% of the loss, and {} {:.0f}%", finding.detail, near, 100 * other, one.cause, 100 * own
     )
-    if not one.facts.probed:
-        test = Fix(filled("Distinguish {} and {}: as root, waits between processes are counted", one.cause, near), "sudo gputop", look=True)
-    elif {one.cause, near} & {*SWITCHED}:
-        test = Fix(filled("Distinguish {} and {}: switch one off and on", one.cause, near), "gputop prove", look=True)
-    else:
-        ask = filled("gputop stacks {:pid} --duration 10", pid)
-        test = Fix(filled("Tell {} and {} apart: see what takes the time, by line", one.cause, near), ask, look=True)
-    return replace(finding, detail=detail, fixes=(*finding.fixes, test))
+    return replace(finding, detail=detail)
+
+
+def _next_test(one: Standing) -> Fix | None:
+    """The next test, where another cause holds nearly as much of the loss, or nearly as much of it is unexplained."""
+    if (rival := one.rival) is None:
+        return None
+    return next_test(Doubt(one.cause, rival, one.job.trainer.pid, one.facts.probed, one.facts.watched_s))
 
 
 def _path(one: Standing, finding: Finding) -> tuple[PathStep, ...]:

@@ -80,6 +80,7 @@ class Said(Struct, frozen=True):
     speedup_max: Times | None
     """Upper bound of how much faster the work gets without it, as in its worst incident; None: not known, or hardly any work was done."""
     help_url: Url = ""  # of the page about the cause; empty: there is none
+    next_test: Fix | None = None  # the cheapest test that distinguishes it from the next best cause; None: it is clear
 
 
 class Booked(Struct, frozen=True):
@@ -128,10 +129,11 @@ class Episode(Struct, frozen=True):
     path: Annotated[list[PathStep], _FEW]  # of the moment that the headline describes
     near: CauseWord | None = None  # another cause that held nearly as much of the loss then: both stand
     help_url: Url = ""  # of the page about the cause; empty: there is none
+    next_test: Fix | None = None  # the cheapest test that distinguishes the two; None: the cause is clear
 
     def brief(self) -> Episode:
         """The incident without detail, victims, evidence, fixes, path and page, as a node of a fleet reports it each second."""
-        return replace(self, detail="", victims=[], evidence=[], fixes=[], path=[], help_url="")
+        return replace(self, detail="", victims=[], evidence=[], fixes=[], path=[], help_url="", next_test=None)
 
 
 class Trained(Struct, frozen=True):
@@ -263,14 +265,16 @@ def _verdict(verdict: Verdict, ledger: Ledger, worst: Incident | None) -> Said:
     of_the_end = verdict.cause != "none" or (total_s >= WINDOW_NS / 1e9 and (verdict.symptom == LOOKING or _has_ended(verdict)))
     told = verdict if worst is None else worst
     symptom, cause, headline, detail, path = told.symptom, told.cause, told.headline, told.detail, [*told.path]
+    test = told.next_test
     if worst is None and of_the_end and total_s > 0.0 and lost_s < 2 * policy.LOST * total_s:
         symptom, cause, path = "healthy", "none", []
         headline, detail = filled("The GPU worked {:.0f}% of the time", 100 - 100 * lost_s / total_s), "no trouble lasted"
+        test = None
     regain = next((one for one in ledger.regains() if one.cause == cause), None)
     return Said(
         None if symptom == LOOKING else symptom, cause, headline, detail,
         None if verdict.step is None else round(verdict.step.per_s, 2), _step_ms(verdict.step), path,
-        None if regain is None else round(regain.regain_gpu_s, 3), None if regain is None else _bound(regain, worst), page_of(cause),
+        None if regain is None else round(regain.regain_gpu_s, 3), None if regain is None else _bound(regain, worst), page_of(cause), test,
     )  # fmt: skip
 
 
@@ -322,7 +326,7 @@ def from_elsewhere(found: Explanation) -> Explanation:
         found,
         verdict=replace(
             verdict, headline=said(verdict.headline, in_general(verdict.cause)), detail=said(verdict.detail),
-            path=steps_from(verdict.path), help_url=page_of(verdict.cause),
+            path=steps_from(verdict.path), help_url=page_of(verdict.cause), next_test=_test_from(verdict.next_test),
         ),
         incidents=[_episode_from(one) for one in found.incidents],
         what_if=[replace(one, change=said(one.change), assumes=said(one.assumes)) for one in found.what_if if is_own(one.change)],
@@ -341,6 +345,7 @@ def _episode_from(one: Episode) -> Episode:
         victims=[replace(victim, role=name(victim.role), name=name(victim.name)) for victim in one.victims],
         culprits=[replace(culprit, name=name(culprit.name)) for culprit in one.culprits],
         evidence=evidence_from(one.evidence), fixes=fixes_from(one.fixes), help_url=page_of(one.cause),
+        next_test=_test_from(one.next_test),
     )  # fmt: skip
 
 
@@ -352,6 +357,10 @@ def evidence_from(found: Iterable[Evidence]) -> list[Evidence]:
 def fixes_from(found: Iterable[Fix]) -> list[Fix]:
     """Fixes of a file or another machine, without foreign ones and foreign commands."""
     return [Fix(said(fix.text), commanded(fix.command), fix.look) for fix in found if is_own(fix.text)]
+
+
+def _test_from(found: Fix | None) -> Fix | None:
+    return next(iter(fixes_from([found])), None) if found is not None else None
 
 
 def steps_from(path: Iterable[PathStep]) -> list[PathStep]:

@@ -68,6 +68,14 @@ def fixes(found: Sequence[Fix], width: int) -> Iterator[Line]:
         yield from labelled("" if fix.command else label, [(fix.text, "")], width, colour)
 
 
+def next_test(found: Fix | None, width: int) -> Iterator[Line]:
+    """The next test, where the cause is not clear: its command, and what it distinguishes."""
+    if found is not None:
+        if found.command:
+            yield [(f"{'':<{INDENT}}{'test':<{LABEL}}", "warn"), (clean(found.command), "accent")]
+        yield from labelled("" if found.command else "test", [(found.text, "")], width, "warn")
+
+
 def why(evidence: Sequence[Evidence], width: int) -> Iterator[Line]:
     """Each number with its unit, and what it says."""
     rows = [(_value(one), one.text or one.metric.replace("_", " ")) for one in evidence]

@@ -47,6 +47,8 @@ def explain_lines(
     yield from message.way(verdict.path, width)
     if worst is not None:
         yield from _remedy(worst, width)
+    else:
+        yield from message.next_test(verdict.next_test, width)
     yield from message.lane(points, lasting, width)
     yield from message.labelled("step", _step(verdict), width)
     yield from message.labelled("time", _workers(found.workers), width)
@@ -81,6 +83,7 @@ def _severity(verdict: Said, worst: Episode | None) -> str | None:
 def _remedy(one: Episode, width: int) -> Iterator[Line]:
     """Lines of fixes, evidence, culprits, and what would come back without them."""
     yield from message.fixes(one.fixes, width)
+    yield from message.next_test(one.next_test, width)
     yield from message.why(one.evidence, width)
     yield from message.labelled("by", _culprits(one.culprits), width)
     culprits = [who(culprit.pid, culprit.name) for culprit in one.culprits]

@@ -231,6 +231,7 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
     left."""
     requests: Requests | None = None  # of an inference server whose metrics are read
     near: CauseWord | None = None  # another cause that holds nearly as much of the loss (`policy.NEAR`): both stand
+    next_test: Fix | None = None  # the cheapest test that distinguishes the two (`gputop.findings.nexttest`); None: the cause is clear
 
     def brief(self) -> Verdict:
         """The verdict without its step, evidence, processes, path and fixes, as a node of a fleet reports it each second."""
@@ -266,6 +267,7 @@ class Incident(Struct):
     speedup_max: float | None = None  # the function `speedup_max`, of the episode, with unexplained loss counted as the cause's
     last_ns: int = 0  # when its cause was last present; 0 if it loses no GPU time
     near: str | None = None  # as in `Verdict`, of the moment that headline and evidence describe
+    next_test: Fix | None = None  # as in `Verdict`, of the same moment
 
     @property
     def key(self) -> tuple[int, int]:

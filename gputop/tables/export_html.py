@@ -412,7 +412,7 @@ def _explained(found: Explanation, start_s: float) -> dict[str, Any]:
     dearest = max(own, key=lambda one: one.gpu_lost_s, default=None)
     if dearest is not None:
         lost_s = found.ledger.by_cause.get(verdict.cause)
-        said |= {"severity": dearest.severity, "incident": dearest.id, "fix": best_fix(dearest.fixes)}
+        said |= {"severity": dearest.severity, "incident": dearest.id, "fix": best_fix(dearest.fixes), "next_test": dearest.next_test}
         said |= {"trainer_pid": dearest.trainer_pid, "gpu": dearest.gpu}
         said |= {"lost": f"{amount(lost_s)} GPU s" if lost_s else "", "bound": factor(verdict.speedup_max)}
     return {

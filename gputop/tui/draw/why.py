@@ -74,9 +74,10 @@ def below(found: MomentFindings, width: int, rows: int) -> list[Line]:
 
 
 def action(found: MomentFindings, width: int) -> list[Block]:
-    """The path to the cause, the culprits and the fixes."""
+    """The path to the cause, the culprits, the fixes and the next test."""
     verdict = found.verdict
-    return [block for block in (walk(verdict, width), culprits(verdict, width), fixes(verdict.fixes, width)) if block]
+    blocks = walk(verdict, width), culprits(verdict, width), fixes(verdict.fixes, width), next_test(verdict, width)
+    return [block for block in blocks if block]
 
 
 def background(found: MomentFindings, width: int) -> list[Block]:
@@ -154,12 +155,23 @@ def fixes(found: Sequence[Fix], width: int) -> Block:
         head = [("where to look" if fix.look else "what to do", "head")]
         out += [head] if head not in out else []
         number += bool(fix.command)
-        mark = f"{number} " if fix.command else "• "
-        first, *rest = wrapped(fix.text, width - len(mark), "")
-        out += [[(mark, "accent"), *first], *([(" " * len(mark), ""), *line] for line in rest)]
-        if fix.command:
-            out.append([(f"    {fix.command}", "accent")])
+        out += _fix(fix, number, width)
     return out
+
+
+def next_test(verdict: Verdict, width: int) -> Block:
+    """The cheapest test that distinguishes the cause from the next best one; its number follows those of the fixes."""
+    if (test := verdict.next_test) is None:
+        return []
+    return [[("next test", "head")], *_fix(test, len(commands(verdict)), width)]
+
+
+def _fix(fix: Fix, number: int, width: int) -> Block:
+    """``number``: the key that copies its command."""
+    mark = f"{number} " if fix.command else "• "
+    first, *rest = wrapped(fix.text, width - len(mark), "")
+    out: Block = [[(mark, "accent"), *first], *([(" " * len(mark), ""), *line] for line in rest)]
+    return [*out, [(f"    {fix.command}", "accent")]] if fix.command else out
 
 
 def more(verdict: Verdict) -> list[Block]:
@@ -168,8 +180,9 @@ def more(verdict: Verdict) -> list[Block]:
 
 
 def commands(verdict: Verdict) -> list[str]:
-    """Commands that can be copied, in the order of `fixes`."""
-    return [clean(fix.command) for fix in verdict.fixes if fix.command]
+    """Commands that can be copied, in the order of `fixes`, and of the next test."""
+    tests = () if verdict.next_test is None else (verdict.next_test,)
+    return [clean(fix.command) for fix in (*verdict.fixes, *tests) if fix.command]
 
 
 def measured(verdict: Verdict, width: int) -> Block:

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from gputop.diagnosis.engine import Engine
 from gputop.diagnosis.facts.facts import JobFacts
-from gputop.diagnosis.symptoms import SWITCHED, Standing, judge_job
+from gputop.diagnosis.symptoms import Standing, judge_job
 from gputop.findings import policy
+from gputop.findings.nexttest import COME_AND_GO, LINES, LOADED, LONG_S, SWITCHED, TESTS, TRACED, UNKNOWN, WAITS, Doubt, next_test
 from gputop.findings.path import certainty
 from gputop.findings.policy import NOBODY
 from gputop.findings.verdict import OWN_CAUSES, total
@@ -44,19 +45,66 @@ def test_a_cause_that_holds_more_than_all_else_is_surer():
     assert unexplained.verdict.confidence < 0.6
 
 
-@pytest.mark.parametrize(("make", "test"), [(cpu_contention, "sudo gputop"), (preprocessing, "sudo gputop")])
-def test_where_two_causes_are_near_both_stand_with_the_test_that_tells_them_apart(make: Callable[[], Scene], test: str):
+@pytest.mark.parametrize(
+    ("make", "test", "probed"),
+    [(cpu_contention, "sudo gputop", "gputop prove 100 --cause cpu-contention"),
+     (preprocessing, "sudo gputop", "gputop stacks 100 --duration 10")],
+)  # fmt: skip
+def test_where_two_causes_are_near_both_stand_with_the_test_that_tells_them_apart(make: Callable[[], Scene], test: str, probed: str):
     one = with_shares(standing(make()), own=0.45, disk_io=0.4)
     assert one.near == one.verdict.near == "disk-io"
     assert "or disk-io, which holds 40% of the loss" in one.verdict.detail
-    assert (one.verdict.fixes[-1].command, one.verdict.fixes[-1].look) == (test, True)
-    probed = with_shares(replace(standing(make()), facts=replace(one.facts, probed=True)), own=0.45, disk_io=0.4)
-    assert probed.verdict.fixes[-1].command == "gputop prove"
-    inside = with_shares(replace(standing(preprocessing()), facts=replace(one.facts, probed=True)), own=0.45, gil_contention=0.4)
-    assert inside.verdict.fixes[-1].command == "gputop stacks 100 --duration 10"
+    assert proposed(one, watched_s=90.0) == test
+    assert proposed(one, watched_s=6.0) == "gputop explain --last 60s", "a disk may be busy for a while"
+    assert proposed(one, watched_s=90.0, probed=True) == probed
+    inside = with_shares(standing(preprocessing()), own=0.45, gil_contention=0.4)
+    assert proposed(inside, watched_s=6.0, probed=True) == "gputop stacks 100 --duration 10"
     far = with_shares(standing(make()), own=0.7, disk_io=0.25)
-    assert far.near is far.verdict.near is None
+    assert far.near is far.verdict.near is far.verdict.next_test is None
     assert "disk-io" not in far.verdict.detail
+
+
+def proposed(one: Standing, **facts: object) -> str:
+    """The command of the next test of a standing, with other facts."""
+    test = replace(one, facts=replace(one.facts, **facts)).verdict.next_test
+    assert test is not None
+    assert test.look
+    return test.command
+
+
+def test_a_cause_beside_an_unexplained_rest_and_a_loss_without_cause_have_a_next_test():
+    half = with_shares(standing(preprocessing()), own=0.5)
+    assert (half.near, half.rival) == (None, UNKNOWN)
+    assert proposed(half, watched_s=90.0) == "sudo gputop"
+    unknown = next_test(Doubt(UNKNOWN, "", 100, probed=True, watched_s=90.0))
+    assert unknown is not None
+    assert unknown.command == "gputop stacks 100 --duration 10"
+
+
+@pytest.mark.parametrize(("cause", "other"), [
+    ("cpu-contention", "disk-io"), ("small-kernels", "undersized-work"), ("too-few-workers", "slow-transform"), ("affinity", "numa-remote"),
+    ("gil-contention", "unexplained"), ("comm-fallback", "slow-wire"), ("worker-oversubscription", "too-few-workers"),
+])  # fmt: skip
+def test_the_next_test_is_the_cheapest_that_is_possible(cause: str, other: str):
+    """Whatever was done already is not proposed again, and each proposal is dearer than the last."""
+    tables = [(COME_AND_GO, "--last"), (WAITS, "sudo"), (LINES, "stacks"), (SWITCHED, "prove"), (LOADED, "loader"), (TRACED, "trace")]
+    assert [test.shows for test in TESTS] == [causes for causes, _ in tables]
+    last = -1
+    for probed, watched_s in ((False, 5.0), (False, LONG_S), (True, LONG_S)):
+        test = next_test(Doubt(cause, other, 7, probed, watched_s))
+        assert test is not None
+        place = next(i for i, (_, word) in enumerate(tables) if word in f"{test.command} {test.text}")
+        assert place >= last
+        assert (place, probed) != (1, True)
+        assert (place, watched_s) != (0, LONG_S)
+        assert {cause, other} & {*tables[place][0]}
+        assert all(name in test.text for name in {cause, other} - {UNKNOWN})
+        last = place
+
+
+def test_causes_that_nothing_distinguishes_have_no_next_test():
+    assert next_test(Doubt("kv-full", "gpu-lost", 7, probed=True, watched_s=90.0)) is None
+    assert {cause for test in TESTS for cause in test.shows} <= {*OWN_CAUSES}
 
 
 def test_what_gputop_prove_can_switch_off_is_what_it_is_asked_for():
