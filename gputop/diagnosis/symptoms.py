@@ -224,7 +224,7 @@ def _next_test(one: Standing) -> Fix | None:
     """The next test, where another cause holds nearly as much of the loss, or nearly as much of it is unexplained."""
     if (rival := one.rival) is None:
         return None
-    return next_test(Doubt(one.cause, rival, one.job.trainer.pid, one.facts.probed, one.facts.watched_s))
+    return next_test(Doubt(one.cause, rival, one.job.trainer.pid, one.facts.probed, one.facts.watched_s, one.job.trace is not None))
 
 
 def _path(one: Standing, finding: Finding) -> tuple[PathStep, ...]:

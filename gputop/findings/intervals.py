@@ -2,8 +2,8 @@
 
 Measurements are logarithms of times, so that a difference is a relative change. Neighbours in time are alike, so a side counts as fewer
 independent values: the means of batches of about the square root of its length, and of these, by the correlation of each with the next (r),
-n (1 - r) / (1 + r). The interval of two sides is Welch's; that of a run beside n earlier ones has their spread times sqrt(1 + 1/n), as a
-prediction of one more run has.
+n (1 - r) / (1 + r). The interval of two sides is Welch's; that of several runs on each stands on what runs differ by; that of a run beside n
+earlier ones has their spread times sqrt(1 + 1/n), as a prediction of one more run has.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from msgspec import Struct
 
 SURE = 0.95  # chance that an interval holds the true value; the usual one
 LEAST_RUNS = 3  # runs whose spread is known: of two, one degree of freedom gives an interval that no change passes
+USUAL_RUNS = 4  # degrees of freedom as which the usual spread between runs counts beside the measured one (guess)
 RUN_SPREAD = 0.01  # relative standard deviation between runs of one job, at least: three may agree by chance (guess)
 _LEAST_BATCHES = 4  # of one side: the spread of fewer is hardly known
 _MOST_ALIKE = 0.95  # correlation of neighbours that is reckoned with at most
@@ -86,28 +87,20 @@ def between(before: Level, after: Level, sure: float = SURE) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
-def between_runs(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], sure: float = SURE) -> Interval | None:
-    """The change from some runs to others, each by its measurements in order; None if a run is too short.
+def between_runs(before: Sequence[Level], after: Sequence[Level], sure: float = SURE) -> Interval:
+    """The change from some runs to others, at least one a side.
 
-    Of one run on a side only its own spread is known, so the interval says nothing about another run of it.
+    The spread between runs is held together with the usual one, `RUN_SPREAD`, which counts as `USUAL_RUNS` degrees of freedom, and with that
+    within them: one run a side gets a wide interval rather than none, and with each further run their own spread counts for more.
     """
-    sides = [_side(runs) for runs in (before, after)]
-    if sides[0] is None or sides[1] is None:
-        return None
-    return between(sides[0], sides[1], sure)
-
-
-def _side(runs: Sequence[Sequence[float]]) -> Level | None:
-    """The level of several runs: the mean of their means, with the larger of the two spreads, between runs and within them."""
-    levels = [one for values in runs if (one := level(values)) is not None]
-    if len(levels) < len(runs) or not levels:
-        return None
-    count, mean = len(levels), fmean(one.mean for one in levels)
-    within2 = sum(one.error2 for one in levels) / count**2
-    if count == 1:
-        return Level(mean, within2, levels[0].freedom)
-    between2 = sum((one.mean - mean) ** 2 for one in levels) / (count - 1) / count
-    return Level(mean, between2, count - 1) if between2 >= within2 else Level(mean, within2, sum(one.freedom for one in levels))
+    means = [fmean(one.mean for one in side) for side in (before, after)]
+    apart = sum((one.mean - mean) ** 2 for side, mean in zip((before, after), means, strict=True) for one in side)
+    freedom = USUAL_RUNS + len(before) + len(after) - 2
+    usual = RUN_SPREAD**2 + fmean(one.error2 for one in (*before, *after))
+    spread2 = (USUAL_RUNS * usual + apart) / freedom
+    half = t_quantile((1.0 + sure) / 2, freedom) * sqrt(spread2 * (1 / len(before) + 1 / len(after)))
+    change = means[1] - means[0]
+    return Interval(change, change - half, change + half)
 
 
 def beside(run: Level, past: Sequence[float], sure: float = SURE) -> Interval | None:

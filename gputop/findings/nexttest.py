@@ -53,6 +53,7 @@ class Doubt(Struct, frozen=True):
     trainer_pid: int
     probed: bool  # whether the probes see this machine
     watched_s: float  # how long it was watched
+    traced: bool = False  # whether a trace of it was read
 
 
 class DistinguishingTest(Struct, frozen=True):
@@ -86,6 +87,7 @@ TESTS = (
             "see what its GPU runs and waits for; the job must have been started by gputop run",
             filled("gputop trace {:pid}", doubt.trainer_pid),
         ),
+        lambda doubt: not doubt.traced,
     ),
 )  # fmt: skip
 """All tests, the cheapest first."""

@@ -1,8 +1,7 @@
 """Whether a job is slower than it was: runs before and after a change, compared by how long a step takes, with an interval.
 
 The interval stands on what runs differ by, not on the number of steps: within a run by its stretches, between runs by all runs of both
-sides. Of few runs the spread is hardly known, so it is held together with the usual one (`BETWEEN_RUNS`), which counts as `USUAL_RUNS`
-runs would: one run a side gets a wide interval rather than none, and with each further run their own spread counts for more.
+sides (`intervals.between_runs`).
 
 A step's time is split by the ledger into what the GPU works and what each cause takes from it. The parts sum to the whole change. What a
 change of the program cannot cause, the machine's noise, is a part as well: neighbours, clocks, time that the hypervisor gave to others. If
@@ -12,21 +11,18 @@ the answer without that part is another one, it is undecided.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import exp, inf, log, sqrt
+from math import inf, log
 from statistics import fmean
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
 from gputop.findings.explanation import SCHEMA
-from gputop.findings.intervals import t_quantile
+from gputop.findings.intervals import Level, between_runs
 from gputop.findings.verdict import Word
 from gputop.model.ranges import Count, Number, PerSecond, Seconds
 
 SLOWER, NOT_SLOWER, UNDECIDED = ANSWERS = ("slower", "not-slower", "undecided")
-SURE = 0.975  # probability of each end of an interval, so that it holds the truth in 95 of 100 cases; the usual one
-BETWEEN_RUNS = 0.01  # standard deviation of a step's time from run to run, relative, that is usual on one machine (guess)
-USUAL_RUNS = 4  # runs as whose the usual spread counts beside the measured one (guess: as many as few people make)
 LEAST_STRETCHES = 3  # of a run: of fewer no spread within it is known
 LEAST_STEPS = 20  # of a run: fewer are known to one or two, that is to 5 % and worse
 TRIFLE_PCT = 0.5  # per cent of a step's time: noise of less is not named
@@ -56,10 +52,11 @@ class JobRun(Struct):
         return 1.0 / fmean(self.per_s)
 
     @property
-    def variance(self) -> float:
-        """Variance of the mean pace, relative, as its stretches show it."""
+    def level(self) -> Level:
+        """The logarithm of a step's time, with the error that its stretches show, and the clock's."""
         mean, count = fmean(self.per_s), len(self.per_s)
-        return sum((one / mean - 1.0) ** 2 for one in self.per_s) / (count - 1) / count + self.blur**2
+        within2 = sum((one / mean - 1.0) ** 2 for one in self.per_s) / (count - 1) / count
+        return Level(log(self.step_s), within2 + self.blur**2, count - 1.0)
 
     def missing(self) -> str:
         """The reason why its pace says nothing; empty if it does."""
@@ -173,7 +170,9 @@ def _change(
     if missing:
         path, why = missing[0]
         return JobChange(name, None if limit_pct is None else UNDECIDED, f"{path}: {why}", None, None, None, None, None, [], [])
-    mean, low, high = interval(*jobs)
+    before, after = ([job.level for job in side] for side in jobs)
+    found = between_runs(before, after)
+    mean, low, high = found.pct, found.low_pct, found.high_pct
     before_s, after_s = (fmean(job.step_s for job in side) for side in jobs)
     parts = _parts(jobs, before_s)
     noise = _noise(parts, sides)
@@ -184,20 +183,6 @@ def _change(
     return JobChange(
         name, answer, reason, round(mean, 2), round(low, 2), round(high, 2), round(1e3 * before_s, 3), round(1e3 * after_s, 3), parts, noise
     )  # fmt: skip
-
-
-def interval(before: Sequence[JobRun], after: Sequence[JobRun]) -> tuple[float, float, float]:
-    """(mean, low, high) of how much longer a step takes, in per cent; see the module's text."""
-    logs = [[log(job.step_s) for job in side] for side in (before, after)]
-    means = [fmean(side) for side in logs]
-    apart = sum((one - mean) ** 2 for side, mean in zip(logs, means, strict=True) for one in side)
-    freedom = len(before) + len(after) - 2
-    usual = BETWEEN_RUNS**2 + fmean(job.variance for job in (*before, *after))
-    variance = (USUAL_RUNS * usual + apart) / (USUAL_RUNS + freedom)
-    half = t_quantile(SURE, USUAL_RUNS + freedom) * sqrt(variance * (1 / len(before) + 1 / len(after)))
-    change = means[1] - means[0]
-    mean, low, high = (100.0 * (exp(one) - 1.0) for one in (change, change - half, change + half))
-    return mean, low, high
 
 
 def _parts(jobs: Sequence[Sequence[JobRun]], before_s: float) -> list[StepPart]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from gputop.findings.changepoint import Change, Reading, find, points_of
-from gputop.findings.intervals import beside, between_runs, level, t_quantile
+from gputop.findings.intervals import Level, beside, between, between_runs, level, t_quantile
 
 NEAR_S = 5.0  # within which the moment is told
 
@@ -152,8 +152,10 @@ def noise(rng: random.Random, count: int, mean: float, alike: float) -> list[flo
 def test_an_interval_of_neighbours_that_are_alike_holds_the_truth(alike: float) -> None:
     rng, held = random.Random(4), 0
     for _ in range(200):
-        found = between_runs([noise(rng, 120, 0.0, alike)], [noise(rng, 120, 0.1, alike)])
-        assert found is not None
+        sides = [level(noise(rng, 120, mean, alike)) for mean in (0.0, 0.1)]
+        assert sides[0] is not None
+        assert sides[1] is not None
+        found = between(sides[0], sides[1])
         held += found.low <= 0.1 <= found.high
     assert held >= 0.9 * 200
 
@@ -161,15 +163,16 @@ def test_an_interval_of_neighbours_that_are_alike_holds_the_truth(alike: float) 
 def test_runs_that_differ_among_themselves_widen_the_interval() -> None:
     rng = random.Random(1)
 
-    def runs(mean: float) -> list[float]:
-        return noise(rng, 60, mean, 0.0)
+    def runs(mean: float) -> Level:
+        found = level(noise(rng, 60, mean, 0.0))
+        assert found is not None
+        return found
 
     apart = between_runs([runs(0.0), runs(0.1), runs(-0.1)], [runs(0.12), runs(0.22), runs(0.02)])
     alike = between_runs([runs(0.0), runs(0.0), runs(0.0)], [runs(0.12), runs(0.12), runs(0.12)])
-    assert apart is not None
-    assert alike is not None
     assert apart.low < 0.0 < alike.low
-    assert between_runs([[0.1]], [runs(0.0)]) is None
+    assert between_runs([runs(0.0)], [runs(0.03)]).low < 0.0, "one run a side: runs may differ by a per cent"
+    assert level([0.1]) is None
 
 
 def test_a_run_stands_beside_three_at_least() -> None:

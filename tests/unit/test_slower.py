@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gputop.cli import main
-from gputop.findings.slower import NOT_SLOWER, SLOWER, UNDECIDED, JobRun, Run, Slower, compared, interval
+from gputop.findings.slower import NOT_SLOWER, SLOWER, UNDECIDED, JobRun, Run, Slower, compared
 from gputop.recording.format import pack_end, pack_frames, pack_header
 from gputop.stream.moment import Span
 from gputop.stream.paces import measured
@@ -39,6 +39,15 @@ def one_change(before: list[Run], after: list[Run], limit: float = 5.0) -> Slowe
     return found
 
 
+def change(before: list[JobRun], after: list[JobRun]) -> tuple[float, float, float]:
+    """How much longer a step takes, in per cent, and the interval."""
+    found = compared([run_of(one) for one in before], [run_of(one) for one in after], None).jobs[0]
+    assert found.change_pct is not None
+    assert found.low_pct is not None
+    assert found.high_pct is not None
+    return found.change_pct, found.low_pct, found.high_pct
+
+
 @pytest.mark.parametrize(("pace", "answer"), [(10.0, NOT_SLOWER), (12.0, NOT_SLOWER), (9.52, UNDECIDED), (9.3, UNDECIDED), (8.5, SLOWER)])
 def test_one_run_a_side_decides_what_is_clear(pace: float, answer: str) -> None:
     found = one_change([run_of(job(10.0))], [run_of(job(pace))])
@@ -54,12 +63,12 @@ def test_more_runs_decide_what_one_run_leaves_open() -> None:
 
 
 def test_runs_that_differ_among_each_other_show_less() -> None:
-    steady = interval([job(p) for p in (10.0, 10.01, 9.99)], [job(p) for p in (9.0, 9.01, 8.99)])
-    shaky = interval([job(p) for p in (10.0, 11.0, 9.1)], [job(p) for p in (9.0, 10.2, 8.0)])
+    steady = change([job(p) for p in (10.0, 10.01, 9.99)], [job(p) for p in (9.0, 9.01, 8.99)])
+    shaky = change([job(p) for p in (10.0, 11.0, 9.1)], [job(p) for p in (9.0, 10.2, 8.0)])
     assert shaky[2] - shaky[1] > 4 * (steady[2] - steady[1])
     assert steady[1] > 5.0 > shaky[1]
-    within = interval([job(10.0, noise=0.1)], [job(9.0, noise=0.1)])
-    calm = interval([job(10.0)], [job(9.0)])
+    within = change([job(10.0, noise=0.1)], [job(9.0, noise=0.1)])
+    calm = change([job(10.0)], [job(9.0)])
     assert within[2] - within[1] > calm[2] - calm[1]
 
 
@@ -69,7 +78,7 @@ def test_chance_alone_is_hardly_ever_called_slower(runs: int) -> None:
     lot, wrong, alarms = Random(3), 0, 0
     for _ in range(400):
         sides = [[job(10.0 * (1.0 + lot.gauss(0.0, 0.01)), 0.02, lot) for _ in range(runs)] for _ in range(2)]
-        _mean, low, high = interval(*sides)
+        _mean, low, high = change(*sides)
         wrong += not low <= 0.0 <= high
         alarms += low > 5.0
     assert wrong <= 0.08 * 400

@@ -103,6 +103,7 @@ def test_the_next_test_is_the_cheapest_that_is_possible(cause: str, other: str):
 
 
 def test_causes_that_nothing_distinguishes_have_no_next_test():
+    assert next_test(Doubt("small-kernels", "comm-fallback", 7, probed=True, watched_s=90.0, traced=True)) is None
     assert next_test(Doubt("kv-full", "gpu-lost", 7, probed=True, watched_s=90.0)) is None
     assert {cause for test in TESTS for cause in test.shows} <= {*OWN_CAUSES}
 
