@@ -1,6 +1,6 @@
 # Each target sets up what it needs (scripts/setup). Install only Python, git and make beforehand.
 .DEFAULT_GOAL := help
-.PHONY: help run test soak test-newest check bench accuracy what-if trials stragglers wheel wheel-check deb kernels screenshots manual docs kills fuzz
+.PHONY: help run test soak test-newest check bench accuracy what-if fixes trials stragglers wheel wheel-check deb kernels screenshots manual docs kills fuzz
 
 VENV ?= .venv
 export VENV
@@ -49,6 +49,10 @@ accuracy: ## Judge the recordings of the labelled workloads anew (ARGS=--wrong: 
 what-if: ## Predict what changes bring to real jobs, make them, and compare (ARGS="--only disk": some pairs)
 	@scripts/setup test
 	$(PYTHON_BIN) -m tests.experiments.whatif_pairs $(ARGS)
+
+fixes: ## Make the first fix of jobs with each cause, and compare what it brings with what was promised; an hour and a half (ARGS="--only affinity")
+	@scripts/setup test
+	$(PYTHON_BIN) -m tests.experiments.fixes $(ARGS)
 
 trials: ## Prove the causes of real jobs, and decoys that must not be proved; an hour (ARGS="--only hogs --runs 1": some)
 	@scripts/setup test

@@ -2,8 +2,8 @@
 
 Measurements are logarithms of times, so that a difference is a relative change. Neighbours in time are alike, so a side counts as fewer
 independent values: the means of batches of about the square root of its length, and of these, by the correlation of each with the next (r),
-n (1 - r) / (1 + r). The interval of two sides is Welch's; that of several runs on each stands on what runs differ by; that of a run beside n
-earlier ones has their spread times sqrt(1 + 1/n), as a prediction of one more run has.
+n (1 - r) / (1 + r). The interval of two sides is Welch's; that of several runs on each stands on what runs differ by; that of a run beside
+n earlier ones has their spread times sqrt(1 + 1/n), as a prediction of one more run has.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def between(before: Level, after: Level, sure: float = SURE) -> Interval:
 def between_runs(before: Sequence[Level], after: Sequence[Level], sure: float = SURE) -> Interval:
     """The change from some runs to others, at least one a side.
 
-    The spread between runs is held together with the usual one, `RUN_SPREAD`, which counts as `USUAL_RUNS` degrees of freedom, and with that
-    within them: one run a side gets a wide interval rather than none, and with each further run their own spread counts for more.
+    The spread between runs is held together with the usual one, `RUN_SPREAD`, which counts as `USUAL_RUNS` degrees of freedom, and with
+    that within them: one run a side gets a wide interval rather than none, and with each further run their own spread counts for more.
     """
     means = [fmean(one.mean for one in side) for side in (before, after)]
     apart = sum((one.mean - mean) ** 2 for side, mean in zip((before, after), means, strict=True) for one in side)

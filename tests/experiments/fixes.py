@@ -1,52 +1,97 @@
 """What the first fix of a diagnosis is worth: a job with a cause is watched, the fix is made where it can be, and the job's pace compared.
 
-    python -m tests.experiments.fixes                      some jobs, a minute each, on an idle machine
-    python -m tests.experiments.fixes --only affinity      one
+    make fixes                             some jobs of each cause, three runs each, on an idle machine: an hour and a half
+    make fixes ARGS="--only affinity"      one
 
-A command for a shell is run as it stands, if all processes and control groups in it are the workload's own. Arguments of a DataLoader and
-``export`` need a new start: the job runs again with them, and is disturbed as before. What takes an edit of the program is not tried. The
-gain is that of the simulated GPU's work. Asked is that no fix harms, and that none brings more than was said to be the most.
+A command for a shell is run as it stands, if all processes and control groups in it are the workload's own; where processes are to go
+elsewhere, they are ended. Arguments of a DataLoader and ``export`` need a new start: the job runs again with them, and is disturbed as
+before. What takes an edit of the program is not tried. The gain is that of the simulated GPU's work, the median of the runs in which the
+machine was calm. What was promised is the prediction for that change, or where there is none, the bound beside the cause. Asked is that no
+fix harms, that each brings half of what was promised at least, and none more than the bound.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
-from gputop.findings.explanation import Explanation
-from gputop.findings.verdict import Fix
+from gputop.findings.explanation import Episode, Explanation
+from gputop.findings.verdict import Fix, WhatIf
 from gputop.recording.chunks import Decoder
 from gputop.stream.following import Following
+from tests.corpus import calm
 from tests.experiments.trials import MEASURE_S, SETTLE_S, work
 from tests.wait import PATIENCE_S
 from tests.workloads import runner, scenario
-from tests.workloads.advice import SHELL, environment_of, is_own, variables_set
+from tests.workloads.advice import SHELL, ends_culprits, environment_of, is_own, variables_set
 from tests.workloads.runner import Running
 
 JOBS = (
-    "affinity", "affinity-workers", "cpu-contention", "cpu-contention-threads", "cpu-contention-shares", "cgroup-throttle", "disk-backup",
-    "memory-lowered-limit", "too-few-workers", "worker-oversubscription", "worker-threads", "worker-respawn",
-    "main-thread-preprocessing", "hung-worker",
+    "affinity", "affinity-workers", "affinity-openmp", "cpu-contention", "cpu-contention-threads", "cpu-contention-shares",
+    "cgroup-throttle", "cgroup-docker-cpus", "cgroup-exec-gzip", "disk-backup", "disk-cold", "disk-burst-credits", "gil-in-trainer",
+    "gpu-shared-sweep", "memory-lowered-limit", "memory-pressure", "network-io", "network-latency", "too-few-workers", "too-few-mecab",
+    "slow-transform-inflating-mount", "straggler-loader", "straggler-gloo-hogs", "worker-oversubscription", "worker-threads",
+    "worker-respawn", "validation-respawn", "main-thread-preprocessing", "main-thread-csv-rows", "hung-worker", "hung-worker-profiler",
 )  # fmt: skip
+RUNS = 3  # of each job
 LOOK_S = 8.0  # s that gputop watches the job
 HARM, HELP, BEYOND = 0.90, 1.05, 1.10  # gain below which a fix harms, from which it helps; times the bound that noise explains
+PART = 0.5  # of the promised gain, below which a fix is a fault
+DISTURBED = "others took"  # begins the reason why a run beside other programs does not count
+CALM_S = 60.0  # s to wait for a calm machine before a run
+OTHERS_CPUS = 0.6  # CPUs that other programs may take; a run beside more says nothing about a fix
+MOST_GAIN = 100.0  # times as much; a job that stood still has no ratio
+
+
+@dataclass(slots=True)
+class Trial:
+    """One run of a job, with and without the fix."""
+
+    cause: str = ""
+    fix: str = ""
+    bound: float | None = None  # how many times as fast at most, as it was said
+    promised: float | None = None  # how many times as fast, as it was said
+    gain: float | None = None  # how many times as much the GPU worked with it
+    why_not: str = ""  # why it was not tried, or does not count
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What one fix brought."""
+    """What one fix brought in all runs."""
 
     workload: str
-    cause: str = ""
-    fix: str = ""
-    bound: float | None = None  # how many times as fast at most, as it was said
-    gain: float | None = None  # how many times as much the GPU worked with it
-    why_not: str = ""  # why it was not tried
+    trials: list[Trial] = field(default_factory=list)
+
+    @property
+    def counted(self) -> list[Trial]:
+        """The runs that say something."""
+        return [one for one in self.trials if one.gain is not None and not one.why_not]
+
+    @property
+    def gain(self) -> float | None:
+        """The median gain."""
+        return median(one.gain or 0.0 for one in self.counted) if self.counted else None
+
+    @property
+    def promised(self) -> float | None:
+        """The median of what was promised."""
+        return _median([one.promised for one in self.counted])
+
+    @property
+    def bound(self) -> float | None:
+        """The median bound."""
+        return _median([one.bound for one in self.counted])
 
     @property
     def word(self) -> str:
@@ -55,9 +100,19 @@ class Outcome:
             return "not tried"
         if self.gain < HARM:
             return "HARMS"
+        if self.promised is not None and self.promised >= HELP and self.gain - 1.0 < PART * (self.promised - 1.0):
+            return "SHORT"
         if self.bound is not None and self.gain > BEYOND * self.bound:
             return "BEYOND"
         return "helps" if self.gain >= HELP else "nothing"
+
+
+FAULTS = ("HARMS", "SHORT", "BEYOND")
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [one for one in values if one is not None]
+    return median(known) if known else None
 
 
 def watched(running: Running) -> Explanation:
@@ -77,75 +132,123 @@ def watched(running: Running) -> Explanation:
         return following.engine.explain()
 
 
-def first_fix(found: Explanation) -> tuple[Fix | None, float | None]:
-    """The first fix of the verdict's worst incident that changes something, and the bound that stands beside it."""
+def first_fix(found: Explanation) -> tuple[Fix | None, Episode | None]:
+    """The first fix of the verdict's worst incident that changes something, and that incident."""
     own = [one for one in found.incidents if one.cause == found.verdict.cause]
     if not own:
         return None, None
     worst = max(own, key=lambda one: one.gpu_lost_s)
-    return next((fix for fix in worst.fixes if not fix.look), None), worst.speedup_max
+    return next((fix for fix in worst.fixes if not fix.look), None), worst
 
 
-def tried(workload: str) -> Outcome:
-    """Run the job, ask gputop, make the first fix if that can be done, and compare."""
-    outcome, seconds = Outcome(workload), LOOK_S + 3 * SETTLE_S + 2 * MEASURE_S + 30.0
+def promise(fix: Fix, bound: float | None, what_if: Sequence[WhatIf]) -> float | None:
+    """How many times as fast the job gets by a fix: the prediction of that change, else the bound."""
+    workers = re.search(r"num_workers=(\d+)", fix.command)
+    starts = (
+        (f"{workers[1]} worker",) if workers is not None
+        else ("without the CPU quota",) if "quota" in fix.text
+        else ("all ",) if "taskset" in fix.command
+        else ("without ",) if SHELL.fullmatch(fix.command) and "memory" not in fix.text.lower() else ()
+    )  # fmt: skip
+    told = next((one.factor for one in what_if if one.change.startswith(starts) and one.factor is not None), None) if starts else None
+    return bound if told is None else told
+
+
+def tried(workload: str) -> Trial:
+    """Run the job once, and note where other programs took the machine meanwhile: what was said and brought then does not count."""
+    others, trial = calm.Meter(), Trial()
     try:
-        with runner.started(workload, seconds) as running, running.disturbed():
-            time.sleep(SETTLE_S)
-            found = watched(running)
-            fix, outcome.bound = first_fix(found)
-            outcome.cause = found.verdict.cause
-            if fix is None:
-                outcome.why_not = "no fix"
-                return outcome
-            outcome.fix, before = f"{fix.text} | {fix.command}", work(running, MEASURE_S)
-            if SHELL.fullmatch(fix.command):
-                if not is_own(fix.command, running):
-                    outcome.why_not = "it changes what is not the workload's"
-                    return outcome
-                done = subprocess.run(["bash", "-c", fix.command], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-                if done.returncode:
-                    outcome.why_not = f"the command failed: {done.stderr.strip()[:120]}"
-                    return outcome
-                time.sleep(SETTLE_S)
-                outcome.gain = work(running, MEASURE_S) / max(before, 0.01)
-                return outcome
-        variables = environment_of(fix.command)
-        if variables is None:
-            outcome.why_not = "it takes an edit of the program"
-            return outcome
-        with variables_set(variables), runner.started(workload, SETTLE_S + MEASURE_S + 30.0) as again, again.disturbed():
-            time.sleep(2 * SETTLE_S)
-            outcome.gain = work(again, MEASURE_S) / max(before, 0.01)
+        _try(workload, trial)
     except (runner.NotReady, OSError, subprocess.TimeoutExpired) as error:
-        outcome.why_not = str(error)
-    return outcome
+        trial.why_not = str(error)
+    if (cpus := others.cpus()) > OTHERS_CPUS:
+        trial.why_not = f"{DISTURBED} {cpus:.1f} CPUs"
+    return trial
+
+
+def _try(workload: str, trial: Trial) -> None:
+    """Run the job, ask gputop, make the first fix if that can be done, and compare."""
+    seconds = LOOK_S + 3 * SETTLE_S + 2 * MEASURE_S + 30.0
+    with runner.started(workload, seconds) as running, running.disturbed():
+        time.sleep(SETTLE_S)
+        found = watched(running)
+        fix, worst = first_fix(found)
+        trial.cause = found.verdict.cause
+        if fix is None or worst is None:
+            trial.why_not = "no fix"
+            return
+        trial.fix, trial.bound = f"{fix.text} | {fix.command}", worst.speedup_max
+        trial.promised, before = promise(fix, worst.speedup_max, found.what_if), work(running, MEASURE_S)
+        if SHELL.fullmatch(fix.command) or ends_culprits(fix.text):
+            trial.why_not = made(fix, worst, running)
+            if not trial.why_not:
+                time.sleep(SETTLE_S)
+                trial.gain = _gain(before, work(running, MEASURE_S))
+            return
+    variables = environment_of(fix.command)
+    if variables is None:
+        trial.why_not = "it takes an edit of the program"
+        return
+    with variables_set(variables), runner.started(workload, SETTLE_S + MEASURE_S + 30.0) as again, again.disturbed():
+        time.sleep(2 * SETTLE_S)
+        trial.gain = _gain(before, work(again, MEASURE_S))
+
+
+def _gain(before: float, after: float) -> float:
+    return min(MOST_GAIN, after / max(before, 0.01))
+
+
+def made(fix: Fix, worst: Episode, running: Running) -> str:
+    """Make the fix on the running job; why that could not be done, else empty."""
+    if SHELL.fullmatch(fix.command):
+        if not is_own(fix.command, running):
+            return "it changes what is not the workload's"
+        done = subprocess.run(["bash", "-c", fix.command], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        return f"the command failed: {done.stderr.strip()[:120]}" if done.returncode else ""
+    pids = {one.pid for one in worst.culprits}
+    if not pids or not pids <= {*runner.descendants([os.getpid()]), *running.culprits}:
+        return "it ends what is not the workload's"
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return ""
 
 
 def line(one: Outcome) -> str:
-    """A row of the table."""
-    gain, bound = (f"{value:.2f}x" if value is not None else "-" for value in (one.gain, one.bound))
-    why_not = f"  ({one.why_not})" if one.why_not else ""
-    return f"{one.workload:26} {one.cause:26} {one.word:9} {gain:>7} {bound:>7}  {one.fix[:110]}{why_not}"
+    """A row of the table, in Markdown."""
+    gain, promised, bound = (f"{value:.2f}×" if value is not None else "–" for value in (one.gain, one.promised, one.bound))
+    last = one.trials[-1] if one.trials else Trial()
+    why_not = "" if one.counted else next((trial.why_not for trial in one.trials if trial.why_not), "")
+    said = re.sub(r" \| .*", "", last.fix)[:80]
+    runs = f"{len(one.counted)} of {len(one.trials)}"
+    word = f"{one.word}: {why_not}" if why_not else one.word
+    return f"| `{one.workload}` | `{last.cause}` | {said} | {promised} | {bound} | {gain} | {runs} | {word} |"
 
 
 def main() -> int:
-    """Exit 1 if a fix harms, or brings more than its bound."""
-    parser = argparse.ArgumentParser(prog="python -m tests.experiments.fixes")
-    parser.add_argument("--only", nargs="*", choices=scenario.names(), default=[*JOBS], metavar="NAME")
-    parser.add_argument("--minutes", type=float, default=20.0, help="begin no other job after so long")
+    """Exit 1 if a fix harms, brings less than half of what was promised, or more than its bound."""
+    parser = argparse.ArgumentParser(prog="make fixes")
+    parser.add_argument("--only", nargs="*", type=scenario.called, choices=scenario.names(), default=[*JOBS], metavar="NAME")
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"of each job ({RUNS})")
+    parser.add_argument("--calm", type=float, default=CALM_S, metavar="S", help=f"s to wait for a calm machine before a run ({CALM_S:g})")
+    parser.add_argument("--minutes", type=float, default=100.0, help="begin no other run after so long")
     options = parser.parse_args()
     until, outcomes = time.monotonic() + 60.0 * options.minutes, list[Outcome]()
-    print(f"{'workload':26} {'cause said':26} {'fix':9} {'gain':>7} {'at most':>7}  first fix")
+    print("| workload | cause said | first fix | promised | at most | gain | runs that count | |", flush=True)
+    print("|---|---|---|--:|--:|--:|--:|---|", flush=True)
     for name in options.only:
-        if time.monotonic() > until:
-            print(f"{name}: not tried, the time is over", flush=True)
-            continue
-        outcomes.append(tried(name))
-        print(line(outcomes[-1]), flush=True)
+        outcome = Outcome(name)
+        while len(outcome.trials) < options.runs and time.monotonic() < until:
+            calm.wait(OTHERS_CPUS / 2, options.calm)
+            outcome.trials.append(tried(name))
+            if outcome.trials[-1].gain is None and not outcome.trials[-1].why_not.startswith(DISTURBED):
+                break  # it is the same in each run
+        outcomes.append(outcome)
+        print(line(outcome), flush=True)
     words = [one.word for one in outcomes]
-    print(f"{words.count('helps')} help, {words.count('nothing')} bring nothing, {words.count('not tried')} of {len(words)} not tried")
-    return 1 if {"HARMS", "BEYOND"} & {*words} else 0
+    counts = ", ".join(f"{words.count(word)} {word}" for word in ("helps", "nothing", *FAULTS, "not tried"))
+    print(f"\n{counts}, of {len(words)}; load {os.getloadavg()[2]:.1f} in the last quarter of an hour")
+    return 1 if {*FAULTS} & {*words} else 0
 
 
 if __name__ == "__main__":

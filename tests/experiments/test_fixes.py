@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.experiments.fixes import Outcome
+from gputop.findings.verdict import Fix, WhatIf
+from tests.experiments.fixes import Outcome, Trial, promise
 from tests.experiments.processes import running
 from tests.require import require
 from tests.workloads import scenario
-from tests.workloads.advice import SHELL, environment_of, is_own
+from tests.workloads.advice import SHELL, ends_culprits, environment_of, is_own
 from tests.workloads.runner import Running
 from tests.workloads.scenario import LOADER_VARIABLE
 
@@ -51,11 +52,47 @@ def test_only_what_is_the_workloads_own_is_changed(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gain", "bound", "word"),
-    [(None, 2.0, "not tried"), (0.8, 2.0, "HARMS"), (1.0, 2.0, "nothing"), (1.5, 2.0, "helps"), (2.5, 2.0, "BEYOND"), (9.0, None, "helps")],
+    ("gain", "promised", "bound", "word"),
+    [(None, 2.0, 2.0, "not tried"), (0.8, 2.0, 2.0, "HARMS"), (1.0, None, None, "nothing"), (1.45, 2.0, 3.0, "SHORT"),
+     (1.55, 2.0, 3.0, "helps"), (1.0, 1.02, 1.02, "nothing"), (2.5, 1.9, 2.0, "BEYOND"), (9.0, None, None, "helps")],
+)  # fmt: skip
+def test_a_gain_is_called_by_its_size_what_was_promised_and_its_bound(
+    gain: float | None, promised: float | None, bound: float | None, word: str
+) -> None:
+    assert Outcome("affinity", [Trial(bound=bound, promised=promised, gain=gain)]).word == word
+
+
+def test_the_median_of_the_runs_that_were_not_disturbed_counts() -> None:
+    gains = [(2.0, ""), (0.1, "others took 1.4 CPUs"), (1.2, ""), (1.9, "")]
+    outcome = Outcome("affinity", [Trial(promised=1.8, gain=gain, why_not=why) for gain, why in gains])
+    assert (outcome.gain, len(outcome.counted), outcome.word) == (1.9, 3, "helps")
+    assert Outcome("affinity", [Trial(gain=0.1, why_not="others took 1.4 CPUs")]).word == "not tried"
+
+
+@pytest.mark.parametrize(
+    ("fix", "factor"),
+    [
+        (Fix("Start more workers", "DataLoader(..., num_workers=4, persistent_workers=True)"), 1.6),
+        (Fix("Let hog (7) run only when no other process wants the CPU", "chrt --idle --all-tasks --pid 0 7"), 1.9),
+        (Fix("Raise the quota of /job to 2 CPUs", "echo 200000 > /sys/fs/cgroup/job/cpu.max"), 1.4),
+        (Fix("Let the job use all CPUs now", "for p in 7; do taskset -apc 0-1 $p; done"), 1.3),
+        (Fix("Raise the memory limit of /job", "echo 9 > /sys/fs/cgroup/job/memory.max"), 2.5),
+        (Fix("Use more processes with one thread each"), 2.5),
+    ],
 )
-def test_a_gain_is_called_by_its_size_and_its_bound(gain: float | None, bound: float | None, word: str) -> None:
-    assert Outcome("affinity", bound=bound, gain=gain).word == word
+def test_what_is_promised_is_the_prediction_of_that_change_or_the_bound(fix: Fix, factor: float) -> None:
+    told = {"4 workers": 1.6, "8 workers": 1.7, "without hog": 1.9, "without the CPU quota": 1.4, "all 2 CPUs of the host": 1.3}
+    assert promise(fix, 2.5, [WhatIf(change, value, value, value, "") for change, value in told.items()]) == factor
+    assert promise(fix, 2.5, []) == 2.5
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [("Have plain_train.py (7) run on another host, or at another time", True),
+     ("Run gzip (7, 8) outside of /job, or end it if it is not needed", True), ("Have archiver (7) hold it for shorter", False)],
+)  # fmt: skip
+def test_who_is_to_go_elsewhere_is_ended(text: str, ends: bool) -> None:
+    assert ends_culprits(text) == ends
 
 
 def test_arguments_of_a_loader_are_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Advice that can be made on a workload from outside: by a line for a shell, or by variables of a new start."""
+"""Advice that can be made on a workload from outside: a line for a shell, the end of who is to blame, variables of a new start."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.workloads.runner import Running
 from tests.workloads.scenario import LOADER_VARIABLE
 
 SHELL = re.compile(r"(?:echo|chrt|taskset|ionice|renice|kill|for p in|for pid in) .*")  # beginnings of commands that change a setting
+_ENDS = re.compile(r"Have .* run on another host|Run .* outside of .*, or end it")  # advice that the processes to blame go elsewhere
 _LOADER = re.compile(r"DataLoader\(\.\.\., (.*)\)")
 _EXPORT = re.compile(r"export (.*)")
 _PID = re.compile(r"(?:/proc/|-p |--pid (?:0 )?|\bp(?:id)? in |-CONT |-apc \S+ )((?:\d+[ ,]?)+)")
@@ -26,6 +27,11 @@ def is_own(command: str, running: Running) -> bool:
     pids = {int(pid) for found in _PID.findall(command) for pid in re.findall(r"\d+", found)}
     groups, pids = _GROUP.findall(command), pids - {0}  # chrt's priority
     return bool(pids or groups) and pids <= own and all("gputop-" in group for group in groups)
+
+
+def ends_culprits(text: str) -> bool:
+    """Whether advice is followed by ending the processes to blame."""
+    return _ENDS.match(text) is not None
 
 
 def environment_of(command: str) -> dict[str, str] | None:
