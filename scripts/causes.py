@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import yaml
+from msgspec.structs import replace
 
 from gputop.diagnosis.causes import advice, judges
 from gputop.diagnosis.facts.kinds import Kind
@@ -24,7 +25,7 @@ from gputop.findings import message, policy
 from gputop.findings.explanation import Episode, Explanation
 from gputop.findings.lanes import LANES_OF_CAUSE
 from gputop.findings.trouble import heading
-from gputop.findings.verdict import GPU_GROWTH, GROWTHS, LINK_ERRORS, OWN_CAUSES, UNCOSTED
+from gputop.findings.verdict import GPU_GROWTH, GROWTHS, LINK_ERRORS, OWN_CAUSES, SLOWER, UNCOSTED
 from gputop.model.fields import FIELDS
 from gputop.prove.interventions import NONE, interventions
 from gputop.stream.following import Following
@@ -35,7 +36,7 @@ NAMES = tuple(cause for cause in OWN_CAUSES if cause != "none")
 FOLDER = "docs/causes"
 WIDTH = 84  # columns of a printed explanation: as many as the site has room for
 BESIDE = {"hung-worker": "gputop.diagnosis.hangs", **dict.fromkeys(GROWTHS, "gputop.diagnosis.forecast.growth"),
-          LINK_ERRORS: "gputop.diagnosis.badlinks"}
+          LINK_ERRORS: "gputop.diagnosis.badlinks", SLOWER: "gputop.diagnosis.slower"}
 """Cause -> module that tells it beside its judge's file."""
 _BOTH, _OF_GPU = "_evidence", "_OF_GPU"  # statements of the growths' module: of both growths, of a GPU's memory alone
 _HOLES = {
@@ -327,6 +328,13 @@ def _links() -> Explanation:
     return trained_again(machine(), 40, link=14).engine.explain()
 
 
+def _slower() -> Explanation:
+    from tests.unit.diagnosis.test_slower import capped
+
+    found = capped().engine.explain()  # its moment, as clocks of any place would show it
+    return replace(found, incidents=[replace(one, headline=_CLOCK.sub("14:03:07", one.headline)) for one in found.incidents])
+
+
 def _lost() -> Explanation:
     from tests.unit.diagnosis.test_lost_gpus import lose, machine
 
@@ -360,8 +368,10 @@ def _model_load() -> Explanation:
     return make().play(12).engine.explain()
 
 
+_CLOCK = re.compile(r"\d\d:\d\d:\d\d")
 SCENES: dict[str, Callable[[], Explanation]] = {
     "lost": _lost, "links": _links, "unexplained": _unexplained, "gpu_growth": _gpu_growth, "model-load": _model_load, "numa": _numa,
+    "slower": _slower,
 }  # fmt: skip
 """Hand-made cases, for causes that no run of the corpus has."""
 

@@ -31,7 +31,7 @@ from gputop.commands.watch import STARVED
 from gputop.findings.policy import FEED_EVERY_NS
 from gputop.findings.sentence import unpack
 from gputop.findings.trouble import Trouble, kind_of
-from gputop.findings.verdict import GPU_LOST, LINK_ERRORS, SEVERITY_COLOURS
+from gputop.findings.verdict import GPU_LOST, LINK_ERRORS, SEVERITY_COLOURS, SLOWER
 from gputop.fleet import document
 from gputop.fleet.jobs import Sight
 from gputop.fleet.overview import Overview
@@ -55,7 +55,7 @@ from gputop.tui.panels import Time, VerdictPanel
 from tests.metrics.test_otlp import Receiver
 from tests.streams import Given
 from tests.tui.conftest import Silence
-from tests.unit.diagnosis import test_badlinks, test_incidents
+from tests.unit.diagnosis import test_badlinks, test_incidents, test_slower
 from tests.unit.diagnosis.causes import cpu_contention, straggling
 from tests.unit.diagnosis.forecast import test_growth
 from tests.unit.diagnosis.scene import FUTEX, Scene
@@ -117,6 +117,7 @@ KINDS = {
     "a lost GPU": Kind(lost, GPU_LOST, "high", "GPU 0"),
     "a lost GPU without a job": Kind(lost_unused, GPU_LOST, "high", "GPU 1"),
     "a hung GPU": Kind(hung, GPU_LOST, "high", "GPU 0"),
+    "a slower run": Kind(test_slower.slower, SLOWER, "medium", "100", "% slower"),
     "a bad link": Kind(bad_link, LINK_ERRORS, "medium", "GPU 0", "NVLink 3"),
     "a GPU to be reset": Kind(must_be_reset, GPU_LOST, "high", "GPU 0"),
 }
@@ -406,7 +407,11 @@ EMPTY = {
     ("a bad link", "watch --fail-on"): _NO_COST,
     ("a bad link", "screen over hosts"): _ITS_NODE,
     ("a bad link", "jobs over hosts"): _ITS_NODE,
+    ("a slower run", "report"): _NO_COST,
+    ("a slower run", "screen over hosts"): _ITS_NODE,
+    ("a slower run", "jobs over hosts"): _ITS_NODE,
     ("memory that grows", "MCP overview"): "it looks at the last 10 s, in which no growth is found; diagnose and incidents look at all",
+    ("a slower run", "MCP overview"): "it looks at the last 10 s, in which no step is compared; diagnose and incidents look at all",
 }
 """(kind, surface) -> why nothing of the kind is told there."""
 

@@ -97,7 +97,7 @@ def _subject(one: Incident) -> int | None:
     match kind:
         case Trouble.LOST_GPU:
             return one.trainer_pid if one.trainer_pid is not None else -1 if one.gpu is None else -2 - one.gpu
-        case Trouble.LOSS | Trouble.PAUSED | Trouble.GROWTH | Trouble.ORPHAN | Trouble.LINK:
+        case Trouble.LOSS | Trouble.PAUSED | Trouble.GROWTH | Trouble.ORPHAN | Trouble.LINK | Trouble.SLOWER:
             return one.trainer_pid
         case _:
             return unknown(kind)

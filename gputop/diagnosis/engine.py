@@ -29,9 +29,11 @@ from gputop.diagnosis.lostgpus import LostGpus
 from gputop.diagnosis.orphans import Orphans
 from gputop.diagnosis.phases import Phase
 from gputop.diagnosis.settled import Settled
+from gputop.diagnosis.slower import Slowdowns
 from gputop.diagnosis.symptoms import Standing, judge_job, without_job
 from gputop.findings import explanation, policy
 from gputop.findings.policy import EARLIER, FEED_EVERY_NS, NOBODY, WINDOW_NS, TrainerKey
+from gputop.findings.runs import Run
 from gputop.findings.sentence import plain
 from gputop.findings.verdict import (
     COMPUTES,
@@ -99,6 +101,7 @@ class Engine:
         self._growths = Growths()
         self._lost_gpus = LostGpus()
         self._bad_links, self._bad_switches = BadLinks(), BadSwitches()
+        self.slowdowns = Slowdowns()
         self.readings = Readings()
         self._pending: dict[int, list[_GpuTime]] = {}  # trainer -> GPU seconds not booked yet
         self._users: Counter[int] = Counter()  # GPU -> number of its trainers
@@ -116,6 +119,7 @@ class Engine:
         self._header = Header()
         self._settled, self._lateness = Settled(), Lateness()
         self._at_turn = False
+        self._board = Board()
 
     @staticmethod
     def load_causes() -> None:
@@ -188,6 +192,7 @@ class Engine:
         self._lost_gpus.begin()
         self._bad_links.begin()
         self._bad_switches.begin()
+        self.slowdowns.begin()
         self._window.begin()
 
     def look(self, frame: Frame) -> None:
@@ -239,6 +244,8 @@ class Engine:
         self._growths.note(board, facts, self._incidents)
         self._bad_links.note(board, facts, self._incidents)
         self._bad_switches.note(board, self._incidents)
+        self.slowdowns.changes.note(board, facts)
+        self._note_steps(board)
         self._forget_ended(board, facts.jobs)
         self._worst, self._verdict = _worst_of(standing), None
         awaits = not facts.gpus or bool(self._orphans.known) or any(gpu.loss is not None for gpu in facts.gpus)
@@ -251,6 +258,15 @@ class Engine:
             self._count(one, replace(one.job, gpus=gpus), board.t_ns, seconds)
         self._measured |= {index: board.t_ns for index in board.gpus if self._window.gpu_util(index) is not None}
         self._incidents.note(board, seconds, _on_gpus(list(self.standing.values())))
+        self._note_steps(board)
+
+    def _note_steps(self, board: Board) -> None:
+        self._board = board
+        self.slowdowns.note(board, self.standing, self._window.counted, self._paces, self.ledgers, self._incidents)
+
+    def runs(self) -> tuple[list[Run], list[Run]]:
+        """(runs that have ended, runs that last), oldest first."""
+        return self.slowdowns.rows(self._board, self.ledgers)
 
     def by_itself(self, pid: int) -> Standing | None:
         """Standing of the rank that others wait for, as if no rank waited: why it is late. None for any other trainer."""
@@ -365,6 +381,8 @@ class Engine:
         self._lost_gpus.count(unbooked)
         for pid in gone:
             self._settle(pid, self.ledgers)
+        self.slowdowns.end([self._keys[pid] for pid in gone if pid in self._keys], board, self.ledgers)
+        for pid in gone:
             self._ended = self.step_of(pid) or self._ended
             for known in kept:
                 known.pop(pid, None)
@@ -427,7 +445,8 @@ class Engine:
         seen = [key for key, (_, _, seen_ns) in self._trained.items() if seen_ns > start_ns][-explanation.MOST_TRAINED :]
         trainers = [(*self._trained[key][:2], ledgers.get(key, Ledger()) if before is None else None) for key in seen]
         return explanation.explanation(
-            verdict, ledger, incidents, self._workers_spent, self._header, self._window.t_ns, self.what_if, trainers=trainers
+            verdict, ledger, incidents, self._workers_spent, self._header, self._window.t_ns, self.what_if, trainers=trainers,
+            seen_runs=[one for part in self.runs() for one in part][-explanation.MOST_TRAINED :],
         )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, pairwise
 from math import ceil, exp, log, sqrt
 from operator import attrgetter
 from statistics import fmean, median
@@ -43,7 +43,7 @@ OWN_SHARE = 0.25  # of the change; if work a step grew by so much of it, the ste
 STEEP = 3.0  # standard errors from which a slope is one
 _NEARBY = 41  # points of the running median, twice as many as the longest excursion that it removes
 _FEW = 7  # points of the running median by which a point's side is told
-_STANDS, _SEEN_S = 2.0, 1.0  # steps without which a run stands still, and seconds besides for readings' own times
+_STANDS, _SEEN_S = 2.0, 1.0  # steps without which a run stands still, and seconds besides, at least, for readings' own times
 _FAR, _COUNTED = 4.0, 0.3  # standard deviations that are far; steps, standard deviation of a mean of counts of whole steps
 _LEAST_NOISE = 0.005  # standard deviation of a point, at least, as a relative time
 _CANDIDATES = 3  # moments that are tried
@@ -115,15 +115,16 @@ def _without_stalls(readings: Sequence[Reading], points: Sequence[Point]) -> tup
     times). Steps that are as slow as those of the next minute are slow, and no stall."""
     smooth, beside = _running_median([one.log_s for one in points], _NEARBY), _NEARBY // 2
     moving, own, stood_s, i = list[Reading](), list[float](), 0.0, 0
+    seen_s = max(_SEEN_S, 2 * median(b.t_s - a.t_s for a, b in pairwise(readings)))
     for _, group in groupby(readings, key=attrgetter("steps")):
         alike = list(group)
         since_s = alike[0].t_s
         while i < len(points) - 1 and points[i].end_s < since_s:
             i += 1
         usual_s = exp(max(smooth[max(0, i - beside)], smooth[min(len(points) - 1, i + beside)]))
-        if own and (still_s := since_s - own[-1]) > _STANDS * usual_s + _SEEN_S:
+        if own and (still_s := since_s - own[-1]) > _STANDS * usual_s + seen_s:
             stood_s += still_s - usual_s
-        if alike[-1].t_s - since_s > _STANDS * usual_s + _SEEN_S:
+        if alike[-1].t_s - since_s > _STANDS * usual_s + seen_s:
             alike = alike[:1]
         moving += [one._replace(t_s=one.t_s - stood_s) for one in alike]
         own += [one.t_s for one in alike]
@@ -202,6 +203,8 @@ def _judged(points: Sequence[Point], logs: Sequence[float], k: int, width: int) 
     is_above = [one > middle for one in smooth]
     if fmean(is_above[:k]) > 1.0 - BEFORE_BELOW or fmean(is_above[k:]) < AFTER_ABOVE or fmean(is_above[-width:]) < AFTER_ABOVE:
         return None
+    if median(one.log_s for one in points[-width * 4 // 5 :]) <= middle:
+        return None  # the level has just ended, which the running median takes for an excursion
     jump, error, steepness = _jump(points, logs, k, width)
     ways = [tuple(_around(jump, error, sure) for sure in (SURE_ENOUGH, intervals.SURE))]
     if abs(steepness) <= STEEP:  # else the slope has its part of the difference

@@ -14,8 +14,9 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict, replace
 
-from gputop.findings import policy
+from gputop.findings import policy, runs
 from gputop.findings.policy import WINDOW_NS
+from gputop.findings.runs import Run
 from gputop.findings.sentence import PATH, commanded, filled, is_own, name, said
 from gputop.findings.trouble import costs_time
 from gputop.findings.verdict import (
@@ -24,6 +25,7 @@ from gputop.findings.verdict import (
     LINK_ERRORS,
     LOOKING,
     OWN_CAUSES,
+    SLOWER,
     Cause,
     CauseWord,
     Culprit,
@@ -165,6 +167,7 @@ class Explanation(Struct, frozen=True):
     incidents: Annotated[list[Episode], Meta(max_length=MOST_INCIDENTS)]
     what_if: Annotated[list[WhatIf], _FEW]  # for the verdict's trainer, most gain first; empty if it was not seen to train
     trainers: Annotated[list[Trained], _FEW]  # the last `MOST_TRAINED` trainers seen, in order
+    runs: Annotated[list[Run], _FEW] | UnsetType = UNSET  # runs that were seen here, the last that ended last; unset: none
     judged_by: str | UnsetType = UNSET  # of a recording that is explained: ``recorder`` or ``explain``
     read_at: str | UnsetType = UNSET  # tier that was judged
     nccl: list[Dated] | UnsetType = UNSET  # in it; unset: nothing
@@ -197,6 +200,7 @@ def explanation(
     now_ns: int,
     what_if: Callable[[Verdict | Incident], Sequence[WhatIf]],
     trainers: Iterable[tuple[Role, ProcInfo, Ledger | None]] = (),
+    seen_runs: Sequence[Run] = (),
 ) -> Explanation:
     """The whole explanation. Its verdict is the cause that cost most over the stream, or lasted longest if no GPU is measured; if none cost
     enough, that nothing did."""
@@ -205,7 +209,7 @@ def explanation(
         schema=SCHEMA, verdict=_verdict(verdict, ledger, worst), ledger=booked(ledger),
         workers={word: round(share, 4) for word, share in shares(workers).items()},
         incidents=[episode(incident, header) for incident in incidents], what_if=[*what_if(verdict if worst is None else worst)],
-        trainers=[_trained(role, info, header.host, own) for role, info, own in trainers],
+        trainers=[_trained(role, info, header.host, own) for role, info, own in trainers], runs=[*seen_runs] or UNSET,
     )  # fmt: skip
 
 
@@ -335,6 +339,7 @@ def from_elsewhere(found: Explanation) -> Explanation:
             replace(one, name=name(one.name), identity={name(key): _harmless(value) for key, value in one.identity.items()})
             for one in found.trainers
         ],
+        runs=UNSET if found.runs is UNSET else runs.from_elsewhere(found.runs),
         judged_by=UNSET, read_at=UNSET, nccl=UNSET, flight=UNSET, traces=UNSET,
     )  # fmt: skip
 
@@ -381,6 +386,8 @@ def in_general(cause: str) -> str:
         return f"{cause}: memory that grows until there is none left"
     if cause == LINK_ERRORS:
         return f"{cause}: a link of a GPU that is trained again, or sends again"
+    if cause == SLOWER:
+        return f"{cause}: steps take longer than before, or than in earlier runs of the job"
     if cause not in CAUSES:
         return "The finding has words that this gputop does not know"
     try:  # by name, for causes are in a room above this one, and a reader of findings may not have loaded any

@@ -11,6 +11,7 @@ A recording keeps, and a node sends, templates and facts. A reader accepts only 
     {:file}                  a file of a control group: its own template has the group at {:group}; as one word
     {:command}, {:quoted}    another command, and one as one word
     {:own}                   a word that is a literal of our own code
+    {:clock}                 a moment in Unix seconds, as the reader's clock shows it: 14:03:07
 A command is a literal, or has no other holes than the listed ones without the first: no fact becomes a second command.
 """
 
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from shlex import quote
 from string import Formatter
+from time import localtime, strftime
 from types import CodeType
 from typing import Any, TypeVar
 
@@ -41,6 +43,7 @@ MOST_NUMBER = 10**18  # an exabyte
 DEEPEST = 8  # texts within texts; 4 occur
 CODE = 1  # code of the msgpack extension that holds a text
 NOT_OURS = chr(0xFFFD)  # is read in place of a foreign text; no literal, for every literal counts as gputop's own
+_LAST_S = 253_402_300_799  # s of Unix time: the end of the year 9999, the last that clocks show
 _BETWEEN = (", ", "; ", " ", "")  # separators of joined texts
 _PLAIN = re.compile(r"[\w./=-]*", re.ASCII)
 _CPUS = re.compile(r"[0-9][0-9,-]*", re.ASCII)
@@ -180,6 +183,7 @@ _KINDS = {
     "command": _Kind(str, lambda arg: is_command(arg)),
     "quoted": _Kind(quote, lambda arg: is_command(arg)),
     "own": _Kind(str, _is_own_word),
+    "clock": _Kind(lambda unix_s: strftime("%H:%M:%S", localtime(unix_s)), lambda arg: _is_number(arg) and 0 <= arg < _LAST_S, safe=False),
 }
 
 

@@ -10,7 +10,7 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple, NoReturn, Protocol
 
-from gputop.findings.verdict import GPU_LOST, GROWTHS, LINK_ERRORS, Incident, Verdict
+from gputop.findings.verdict import GPU_LOST, GROWTHS, LINK_ERRORS, SLOWER, Incident, Verdict
 
 HUNG, PAUSE, STRAGGLER = "hung-worker", "pause", "straggler-rank"
 
@@ -24,6 +24,7 @@ class Trouble(Enum):
     GROWTH = "memory grows until there is none left; no GPU time is lost yet"
     ORPHAN = "a worker has outlived its trainer"
     LINK = "a link of a GPU errs, whether a job uses it or not; what that costs is not measured"
+    SLOWER = "a job makes its steps more slowly than it did, or than its earlier runs; causes have what GPU time that costs"
 
 
 class Classified(Protocol):
@@ -51,6 +52,8 @@ def kind_of(one: Classified) -> Trouble:
         return Trouble.LOST_GPU
     if one.cause == LINK_ERRORS:
         return Trouble.LINK
+    if one.cause == SLOWER:
+        return Trouble.SLOWER
     if one.cause == HUNG and one.trainer_pid is None:
         return Trouble.ORPHAN
     return Trouble.PAUSED if one.cause == PAUSE else Trouble.LOSS
@@ -67,7 +70,7 @@ def costs_time(one: Classified) -> bool:
     match kind:
         case Trouble.LOSS | Trouble.PAUSED | Trouble.LOST_GPU | Trouble.ORPHAN:
             return True
-        case Trouble.GROWTH | Trouble.LINK:
+        case Trouble.GROWTH | Trouble.LINK | Trouble.SLOWER:
             return False
         case _:
             unknown(kind)
@@ -77,7 +80,7 @@ def is_fault(one: Classified) -> bool:
     """True if something is wrong and deserves an alert."""
     kind = kind_of(one)
     match kind:
-        case Trouble.LOSS | Trouble.LOST_GPU | Trouble.GROWTH | Trouble.ORPHAN | Trouble.LINK:
+        case Trouble.LOSS | Trouble.LOST_GPU | Trouble.GROWTH | Trouble.ORPHAN | Trouble.LINK | Trouble.SLOWER:
             return True
         case Trouble.PAUSED:
             return False
@@ -91,7 +94,7 @@ def stops_job(one: Classified) -> bool:
     match kind:
         case Trouble.LOST_GPU:
             return True
-        case Trouble.LOSS | Trouble.PAUSED | Trouble.GROWTH | Trouble.ORPHAN | Trouble.LINK:
+        case Trouble.LOSS | Trouble.PAUSED | Trouble.GROWTH | Trouble.ORPHAN | Trouble.LINK | Trouble.SLOWER:
             return False
         case _:
             unknown(kind)
@@ -103,7 +106,7 @@ def grows(one: Classified) -> bool:
     match kind:
         case Trouble.GROWTH:
             return True
-        case Trouble.LOSS | Trouble.PAUSED | Trouble.LOST_GPU | Trouble.ORPHAN | Trouble.LINK:
+        case Trouble.LOSS | Trouble.PAUSED | Trouble.LOST_GPU | Trouble.ORPHAN | Trouble.LINK | Trouble.SLOWER:
             return False
         case _:
             unknown(kind)
@@ -115,7 +118,7 @@ def gpu_about(one: Classified, gpu: int | None) -> int | None:
     match kind:
         case Trouble.LOST_GPU | Trouble.GROWTH | Trouble.LINK:
             return gpu
-        case Trouble.LOSS | Trouble.PAUSED | Trouble.ORPHAN:
+        case Trouble.LOSS | Trouble.PAUSED | Trouble.ORPHAN | Trouble.SLOWER:
             return None
         case _:
             unknown(kind)
@@ -128,8 +131,8 @@ def heading(symptom: str, one: Classified, arrow: str) -> str:
 
 def notice(incidents: Sequence[Incident], verdict: Verdict) -> tuple[str, str]:
     """(short text, severity) of other troubles to show next to a verdict: lost GPUs, growing memory, workers that outlived their trainer,
-    links that err; else empty."""
-    lost, grows, orphans, links = list[Incident](), list[Incident](), list[Incident](), list[Incident]()
+    links that err, a run that is slower; else empty."""
+    lost, grows, orphans, links, slower = (list[Incident]() for _ in range(5))
     for one in incidents:
         if one.end_ns is not None:
             continue
@@ -144,6 +147,8 @@ def notice(incidents: Sequence[Incident], verdict: Verdict) -> tuple[str, str]:
                     orphans.append(one)
             case Trouble.LINK:
                 links.append(one)
+            case Trouble.SLOWER:
+                slower.append(one)
             case Trouble.LOSS | Trouble.PAUSED:
                 pass  # the verdict is about the worst
             case _:
@@ -156,7 +161,7 @@ def notice(incidents: Sequence[Incident], verdict: Verdict) -> tuple[str, str]:
     if links and not (orphans and links[0].severity == "low"):
         return links[0].headline, links[0].severity
     if not orphans:
-        return "", ""
+        return (slower[0].headline, slower[0].severity) if slower else ("", "")
     first = ", ".join(f"worker {victim.pid}" for victim in orphans[0].victims)
     more = f" and {len(orphans) - 1} more" if len(orphans) > 1 else ""
     return f"{first}{more} outlived {'its' if not more else 'their'} trainer", orphans[0].severity

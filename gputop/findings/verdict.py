@@ -38,7 +38,7 @@ OWN_CAUSES = (
     "main-thread-preprocessing", "output-blocked", "host-optimizer", "h2d-transfer", "sync-storm", "small-kernels", "straggler-rank",
     "slow-wire", "comm-fallback", "gpu-shared", "pcie-degraded", "numa-remote", "frontend-bound", "scheduler-bound", "kv-full",
     "model-load", "pause", "gpu-throttle", "undersized-work", "unexplained", "host-memory-growth", "gpu-memory-growth", "gpu-lost",
-    "link-errors",
+    "link-errors", "slower-than-usual",
 )  # fmt: skip
 CAUSES = (*OWN_CAUSES, *(one.name for one in plugins(PLUGGED) if one.name not in OWN_CAUSES))
 """All causes: gputop's own and plug-ins'."""
@@ -68,7 +68,8 @@ MOST_URL = 256  # characters of a page's address; those of gputop have 80
 Url = Annotated[str, Meta(max_length=MOST_URL)]
 HOST_GROWTH, GPU_GROWTH = GROWTHS = "host-memory-growth", "gpu-memory-growth"
 LINK_ERRORS = "link-errors"
-UNCOSTED = (*GROWTHS, LINK_ERRORS)  # no GPU time is lost to them, or none yet: incidents, never the verdict
+SLOWER = "slower-than-usual"
+UNCOSTED = (*GROWTHS, LINK_ERRORS, SLOWER)  # no GPU time is lost to them, or none yet, or causes have it: incidents, never the verdict
 
 
 def page_of(cause: str) -> str:

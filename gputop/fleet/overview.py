@@ -242,7 +242,7 @@ def _is_the_nodes(one: Episode) -> bool:
             return True
         case Trouble.LOSS | Trouble.PAUSED:
             return False  # its jobs have it
-        case Trouble.GROWTH | Trouble.ORPHAN | Trouble.LINK:
+        case Trouble.GROWTH | Trouble.ORPHAN | Trouble.LINK | Trouble.SLOWER:
             return False  # no job is slowed by it: it stands among what the nodes report
         case _:
             return unknown(kind)

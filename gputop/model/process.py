@@ -28,6 +28,7 @@ class Names(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     pod_uid: str = ""
     net_ns: int = 0  # inode of its network namespace (/proc/PID/ns/net); 0: the collector's own
     missing: dict[str, str] = {}  # field, or ``environment`` -> why it could not be read
+    packages: dict[str, str] = {}  # versions of the packages that decide how long a step takes: ``torch``, ``CUDA of torch``
 
 
 class Transport(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

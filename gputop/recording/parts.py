@@ -58,6 +58,11 @@ class Parts(Recording):
         self._seekers = {tier: Seeker(self.header) for tier in TIERS}
         self.missing = {}
 
+    @property
+    def first_path(self) -> str:
+        """Path of the first part."""
+        return self._parts[0].path
+
     def close(self) -> None:
         """Close the files."""
         for part in self._parts:

@@ -215,6 +215,11 @@ class Recording:
         self.close()
 
     @property
+    def first_path(self) -> str:
+        """Path of the file, of several the first one's."""
+        return self.path
+
+    @property
     def start_ns(self) -> int:
         """Time of the first frame; without frames the header's."""
         chunks = self.chunks()

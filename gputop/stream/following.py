@@ -5,12 +5,13 @@ Every reader of a stream does it here: the screen's session, recorder, exporter,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
 from gputop.diagnosis import Engine
 from gputop.findings.policy import FEED_EVERY_NS
+from gputop.findings.runs import Run
 from gputop.model.board import Board, LastSeconds
 from gputop.model.frame import Frame, Header
 
@@ -26,6 +27,11 @@ class Following:
         self.past = LastSeconds()
         self.every_ns = every_ns
         self._keeps_past = keeps_past
+        self._runs: Sequence[Run] = ()
+
+    def remember(self, past: Sequence[Run]) -> None:
+        """Let the diagnosis judge runs beside these earlier ones."""
+        self._runs = self.engine.slowdowns.past = past
 
     def take(self, item: Header | Frame) -> bool:
         """Take the next item of the stream; whether the engine was fed with it."""
@@ -51,6 +57,7 @@ class Following:
             self.past = LastSeconds()
         if rebooted:
             self.engine = Engine()
+            self.remember(self._runs)
         return rebooted
 
     def fold(self, frame: Frame) -> None:

@@ -10,6 +10,7 @@ from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame
 from gputop.recording.format import SECONDS, TICKS, TIER_NAMES
 from gputop.recording.reader import Recording
+from gputop.stream import runs
 from gputop.stream.following import Following
 from gputop.stream.kept_traces import standing
 from gputop.stream.pace import LookPace
@@ -39,6 +40,7 @@ def judged(following: Following, recording: Recording, start_ns: int, end_ns: in
     The engine also sees the time before, to distinguish a pause and a start, but its findings are about these frames alone.
     """
     tier = tier_for(start_ns, min(end_ns, recording.end_ns), fine)
+    following.remember(runs.beside(recording))
     board = following.board = recording.board_at(max(recording.start_ns, start_ns - LEAD_NS), tier)
     board.traces = standing(recording, board.t_ns)
     engine = following.engine

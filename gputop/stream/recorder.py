@@ -17,6 +17,7 @@ from gputop.system.text import counted
 
 if TYPE_CHECKING:
     from gputop.stream.command import Command
+    from gputop.stream.runs import KeptRuns
     from gputop.stream.stalled import Unwatched
 
 NO_READING = "the collector gave no reading"
@@ -36,6 +37,7 @@ class Recorder(Reader):
         self._judging, self._command = judging, command
         self._path, self._max_bytes, self._max_files, self._keep_s = path, max_bytes, max_files, keep_s
         self._file: Lasting | None = None
+        self._runs: KeptRuns | None = None
 
     def begin(self, header: Header) -> None:
         if self._file is None:
@@ -46,6 +48,8 @@ class Recorder(Reader):
     def take(self, frame: Frame) -> None:
         if self._file is not None:
             self._file.add(frame, self._judging.board)
+        if self._runs is not None and self._judging.has_fed:
+            self._runs.note(self._judging.engine)
 
     def miss(self, silent_s: float) -> None:
         if self._file is not None:
@@ -70,6 +74,7 @@ class Recorder(Reader):
         if why := self.problem or stream.trouble or (NO_READING if self.loop.silent_s else ""):
             self._file.miss(stream.silent_s, why)
         self._file.close()
+        self._end_runs()
         rotation, missing = self._file.rotation, self._file.missing
         runs_on = "; the command runs on" if self._command.runs else ""
         if rotation.frames or not self.problem:
@@ -81,6 +86,13 @@ class Recorder(Reader):
             notify(rotation.problem)
         self.problem = self.problem or rotation.problem or missing
 
+    def _end_runs(self) -> None:
+        """Keep the runs that last as they are now."""
+        if self._runs is not None and not self._judging.problem:
+            self._runs.end(self._judging.engine)
+            if self._runs.problem:
+                notify(self._runs.problem)
+
     def _create(self, header: Header) -> Lasting:
         host = re.sub(r"[^A-Za-z0-9._-]", "_", header.host) or "host"
         start = "" if self._keep_s else time.strftime("-%Y%m%d-%H%M%S")  # what is kept for longer than a start has one name
@@ -89,8 +101,11 @@ class Recorder(Reader):
         most = min(self._max_bytes or NO_LIMIT, NO_LIMIT if allowed == resource.RLIM_INFINITY else allowed)
         if self._keep_s:
             from gputop.recording.keep import Keeping
+            from gputop.stream.runs import KeptRuns
 
             keep_ns = round(self._keep_s * 1e9)
+            self._runs = KeptRuns(path, self._keep_s)
+            self._judging.following.remember(self._runs.past)
             return Lasting(Keeping(path, header, max_bytes=most, keep_ns=keep_ns, begin=self._begin_account), notify)
         return Lasting(Rotation(path, header, most, self._max_files, self._begin_account), notify)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
-from msgspec import structs, to_builtins
+from msgspec import UNSET, structs, to_builtins
 
 from gputop.findings.explanation import Explanation
 from gputop.findings.verdict import Ledger
@@ -23,6 +23,8 @@ from gputop.stream.following import Following
 from gputop.stream.judged import judged
 from gputop.stream.kept import explanation
 from gputop.stream.kept_traces import traces_in
+from gputop.stream.runs import beside, seen
+from gputop.tables import runs
 from gputop.tables.columns import NS
 from gputop.tables.events import TALLIED, Tally
 from gputop.tables.rows import FieldNames, Known, Rows, rows_at
@@ -84,9 +86,9 @@ class TableLoader:
             yield "process", self._processes()
         if "trace" in self.wanted or "kernel" in self.wanted:
             yield from self._traces()
-        if "incident" in self.wanted or "ledger" in self.wanted or "member" in self.wanted:
+        if self.wanted.keys() & {"incident", "ledger", "member", "runs"}:
             found = self._explanation()
-            made = {"incident": self._incidents, "ledger": self._ledgers}
+            made = {"incident": self._incidents, "ledger": self._ledgers, "runs": self._runs}
             yield from ((name, rows(found)) for name, rows in made.items() if name in self.wanted)
         if "member" in self.wanted:
             yield "member", self._members()
@@ -269,6 +271,10 @@ class TableLoader:
         for name, rows in (("trace", trace_rows), ("kernel", kernel_rows)):
             if name in self.wanted:
                 yield name, [self._plain(name, t_ns, row) for t_ns, row in rows(found)]
+
+    def _runs(self, found: Explanation) -> Iterator[tuple[Any, ...]]:
+        own = [] if found.runs is UNSET else found.runs
+        return runs.rows(seen(own, beside(self.recording)), self.wanted["runs"])
 
     def _incidents(self, found: Explanation) -> Iterator[tuple[Any, ...]]:
         recording, end = self.recording, min(self.end_ns, self.recording.end_ns + 1)

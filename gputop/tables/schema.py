@@ -31,6 +31,7 @@ from gputop.tables.derived import (
     scaled_later,
 )
 from gputop.tables.rows import scaled
+from gputop.tables.runs import RUNS
 from gputop.tables.spec import CLOCK, Column, TableSpec, made
 from gputop.tables.traced import KERNEL, TRACE
 
@@ -578,5 +579,5 @@ DRIVER_ERROR = TableSpec("driver_error", "errors that NVIDIA's driver reports in
 TABLES = {spec.name: spec for spec in (
     GPU, PROC, SYNC, COPY, THREAD_CALL, PREEMPT, WAKEUP, PROCESS, INCIDENT, LEDGER, MEMBER, STACK, MARK, GAP, HOST, CPU, DISK, NET, RDMA,
     CGROUP, HARDWARE, NIC, FILE_SYSTEM, GPU_PROCESS, LAUNCH, MAIN, TALLY, SERVING, COLLECTIVE,
-    TRACE, KERNEL, DRIVER_ERROR,
+    TRACE, KERNEL, DRIVER_ERROR, RUNS,
 )}  # fmt: skip

@@ -45,7 +45,8 @@ _EXEMPT = {
     OWN: "Frame: cost sources SourceState: name state reason remedy detail SelfCost: cpu_ns rss_bytes nvml_ns nvml_calls proc_ns dropped "
          "Gpu: nvml_calls Probes: map_used map_size lost drain_ns run_ns",
     PRIVATE: "ProcInfo: env exe Stack: source gil state thread missing",
-    WHOSE: "ProcInfo: other_cgroups names Names: container pod namespace pod_by runtime container_id pod_uid net_ns missing",
+    WHOSE: "ProcInfo: other_cgroups names Names: container pod namespace pod_by runtime container_id pod_uid net_ns missing "
+           "packages",
     JUDGED_WAYS: "Transport: configured lacks_devices shm_bytes missing",
     TRACED: "Frame: traces TracedJob: pid name took_s reading checks error by TraceCheck: part trace_pct gputop_pct agrees "
             "TraceReading: file pid bytes events start_unix_ns span_ns steps gpu_busy_pct idle kernels operators exposed copies sync_calls "

@@ -21,10 +21,11 @@ MADE = {
     Trouble.GROWTH: incident(cause="host-memory-growth", gpu=None, evidence=[Evidence("left_s", 240.0, "s", "")]),
     Trouble.ORPHAN: incident(cause="hung-worker", trainer_pid=None, gpu=None),
     Trouble.LINK: incident(cause="link-errors", trainer_pid=None, gpu=3, headline="NVLink 14 of GPU 3 errs"),
+    Trouble.SLOWER: incident(cause="slower-than-usual", gpu=None, headline="train.py is slower"),
 }
 SHOWN = {
     Trouble.LOST_GPU: "GPU 3 is lost", Trouble.GROWTH: "memory ends in 4 min", Trouble.ORPHAN: "worker 3840 outlived its trainer",
-    Trouble.LINK: "NVLink 14 of GPU 3 errs",
+    Trouble.LINK: "NVLink 14 of GPU 3 errs", Trouble.SLOWER: "train.py is slower",
 }  # fmt: skip
 
 
@@ -46,7 +47,7 @@ def test_a_hang_of_a_trainer_is_no_orphan_and_another_programs_word_is_a_loss() 
 
 
 def test_nothing_is_felt_of_memory_that_grows_and_a_pause_is_no_fault() -> None:
-    assert [kind for kind, one in MADE.items() if not costs_time(one)] == [Trouble.GROWTH, Trouble.LINK]
+    assert [kind for kind, one in MADE.items() if not costs_time(one)] == [Trouble.GROWTH, Trouble.LINK, Trouble.SLOWER]
     assert [kind for kind, one in MADE.items() if not is_fault(one)] == [Trouble.PAUSED]
     assert heading("input-bound", MADE[Trouble.LOSS], "←") == "input-bound ← cpu-contention"
     assert heading("healthy", MADE[Trouble.GROWTH], "←") == "host-memory-growth"

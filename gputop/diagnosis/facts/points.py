@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from math import exp, log
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,6 +27,15 @@ PERIOD_NS = 100_000_000  # ns, period of cpu.max by default
 _SYNC = ("Synchronize", "EventQuery", "StreamQuery")
 
 Calls = Mapping[str, CudaCall]  # of one process, by name
+
+
+class Counted(NamedTuple):
+    """Counters of a trainer's CUDA calls, cumulative: the rarer of the first two counts its steps (`gputop.diagnosis.facts.stepclock`)."""
+
+    t_ns: int
+    copies: int  # to the GPU
+    syncs: int  # of the most frequent synchronize
+    copied_bytes: int
 
 
 class _FeedPoint(Struct):
@@ -229,6 +238,16 @@ class Points:
         """Number of CUDA calls of a trainer since probing began; None if they are not probed."""
         calls = self._points[-1].calls.get(pid)
         return sum(call.count for call in calls.values()) if calls else None
+
+    def counted(self, pid: int) -> Counted | None:
+        """Counters of a trainer's calls that count its steps; None if they are not probed."""
+        last = self._points[-1]
+        if not (calls := [*last.calls.get(pid, {}).values()]):
+            return None
+        to_gpu = [call for call in calls if "HtoD" in call.call]
+        to_gpu = to_gpu or [call for call in calls if "emcpy" in call.call and "DtoH" not in call.call and "DtoD" not in call.call]
+        syncs = max((call.count for call in calls if any(word in call.call for word in _SYNC)), default=0)
+        return Counted(last.probed_ns, sum(call.count for call in to_gpu), syncs, sum(call.bytes or 0 for call in to_gpu))
 
     def sampled(self, pid: int) -> SampledFacts | None:
         """Facts of the main thread's samples in the window; None if it was not sampled."""

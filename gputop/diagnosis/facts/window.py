@@ -35,7 +35,7 @@ from gputop.diagnosis.facts.launches import Launches
 from gputop.diagnosis.facts.life import RanksHere, absent_ranks, ranks_on
 from gputop.diagnosis.facts.paced import is_paced, is_sent_unasked
 from gputop.diagnosis.facts.past import Past
-from gputop.diagnosis.facts.points import Points, copied_beside
+from gputop.diagnosis.facts.points import Counted, Points, copied_beside
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.programs import with_programs
 from gputop.diagnosis.facts.serving import ServerFacts, Servers
@@ -440,6 +440,10 @@ class Window:
         if server is not None and server.steps_per_s > 0.0:
             return split(server.steps_per_s, "the server's metrics", job.trainer.state.fractions)
         return step_of(job, past.clock, past.rhythm(job, self._gpus.tracks(job.gpus), self.t_ns), data)
+
+    def counted(self, trainer_pid: int) -> Counted | None:
+        """Counters of a trainer's CUDA calls by which its steps are counted; None if they are not probed."""
+        return self._points.counted(trainer_pid)
 
     def pace(self, trainer_pid: int) -> float | None:
         """Steps per second of a trainer since it began to train, or since its CUDA calls were first probed; None if unknown."""

@@ -58,6 +58,7 @@ NONE = {
     "unexplained": "no process is suspected, so there is none to try",
     "gpu-lost": "no experiment brings a GPU back: see the fixes in gputop explain",
     "link-errors": "no experiment mends a link: see the fixes in gputop explain",
+    "slower-than-usual": "what it is due to is not known: undo what changed then, one at a time",
     "host-memory-growth": "memory that grows is given back by no experiment",
     "gpu-memory-growth": "memory that grows is given back by no experiment",
 }

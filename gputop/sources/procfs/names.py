@@ -28,6 +28,7 @@ from gputop.model.frame import SECOND_NS, Names, ProcInfo
 from gputop.model.identity import BY_HOSTNAME, CgroupIdentity, identity_in_mounts, identity_in_paths
 from gputop.sources import parse
 from gputop.sources.files import mounted, why
+from gputop.sources.procfs.packages import TORCH, packages
 from gputop.system.decoding import BROKEN
 from gputop.system.errors import start_thread
 
@@ -84,7 +85,8 @@ class NameReader:
     def ask(self, info: ProcInfo, t_ns: int) -> None:
         """Ask for the names of a trainer, if that is due."""
         start_ticks, due_ns = self._due_ns.get(info.pid, (-1, 0))
-        if start_ticks == info.start_ticks and (t_ns < due_ns or (info.names is not None and not info.names.missing)):
+        has_all = info.names is not None and not info.names.missing and (TORCH not in info.libs or bool(info.names.packages))
+        if start_ticks == info.start_ticks and (t_ns < due_ns or has_all):
             return
         self._due_ns[info.pid] = info.start_ticks, t_ns + RETRY_NS
         self._to_read.put(info)
@@ -124,7 +126,7 @@ class NameReader:
         else:
             kept = self._kept[container_id]
             reading.found |= {name: getattr(kept, name) for name in ("container", "pod", "namespace", "pod_by", "runtime", "pod_uid")}
-        return reading.names()
+        return msgspec.structs.replace(reading.names(), packages=packages(f"{self._root}proc/{info.pid}/"))
 
 
 class _NameLookup:

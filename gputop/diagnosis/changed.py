@@ -1,0 +1,219 @@
+"""What changed on the machine, and when: processes that take CPUs or a disk, limits, masks, links, mounts, workers.
+
+A change is never called a cause here. Each has the causes to which it could lead by a known mechanism, and is listed by how much of the
+ledger's rise these causes have: `Change.explains`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gputop.diagnosis.graph.job import WalkedFacts
+from gputop.findings import policy
+from gputop.findings.sentence import Sentence, filled
+from gputop.model.board import Board
+from gputop.model.machine import FileSystem, Nic
+from gputop.system.text import clean, counted
+
+EACH_NS = 950_000_000  # ns between two looks; what is looked at is read once a second at most
+MOST_KEPT = 256  # changes that are remembered: a quarter of an hour's, of a busy machine (a choice)
+TAKES_CORES, TAKES_BYTES_PER_S = 0.5, 20e6  # CPUs, and bytes of a disk a second, from which a process takes some (a choice)
+RESTS_NS = 6_000_000_000  # ns without, after which it has ended to
+_CPU = ("cpu-contention", "gil-contention", "slow-transform", "main-thread-preprocessing", "straggler-rank", "gpu-shared")
+_DISK = ("disk-io", "memory-pressure", "network-io", "model-load")
+_WAYS: Mapping[str, tuple[str, ...]] = {
+    "taker": _CPU, "disk": _DISK, "gpu process": ("gpu-shared",),
+    "power limit": ("gpu-throttle",), "clock limit": ("gpu-throttle",), "PCIe lanes": ("pcie-degraded", "h2d-transfer"),
+    "NVLinks": ("straggler-rank", "comm-fallback", "slow-wire"), "MIG": ("gpu-shared", "undersized-work"),
+    "CPU quota": ("cgroup-throttle", "cpu-contention"), "CPU set": ("affinity", "cpu-contention", "numa-remote"),
+    "CPU mask": ("affinity", "cpu-contention", "numa-remote"), "memory limit": ("memory-pressure", "disk-io"),
+    "read limit": ("disk-io",), "workers": ("too-few-workers", "worker-oversubscription", "slow-transform", "worker-respawn"),
+    "mounts": ("disk-io", "network-io"), "network link": ("network-io", "slow-wire", "comm-fallback"),
+    "online CPUs": ("cpu-contention", "slow-transform", "too-few-workers"), "scheduling policy": ("cpu-contention",),
+}  # fmt: skip
+"""Kind of a change -> causes to which it can lead."""
+
+
+class Change(NamedTuple):
+    """One change. The words say what is there now, and what was before."""
+
+    t_ns: int
+    kind: str
+    says: Sentence
+    ways: tuple[str, ...]
+
+    def explains(self, rise: Mapping[str, float]) -> float:
+        """Share of the ledger's ``rise`` (cause -> more of the GPU time) that its causes have, 0 to 1."""
+        whole = sum(more for more in rise.values() if more > 0.0)
+        return sum(max(0.0, rise.get(cause, 0.0)) for cause in self.ways) / whole if whole > 0.0 else 0.0
+
+
+class _Busy(NamedTuple):
+    """A process that takes CPUs or a disk."""
+
+    name: str
+    first_ns: int
+    last_ns: int
+    most: float
+
+
+class Changes:
+    """Looks about once a second, and remembers what changed."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, Any], Any] = {}  # (kind, subject) -> value
+        self._busy: dict[tuple[str, int], _Busy] = {}  # (kind, pid)
+        self._told: set[tuple[str, int]] = set()  # those whose begin is remembered
+        self._due_ns = self._begun_ns = 0
+        self._log: deque[Change] = deque(maxlen=MOST_KEPT)
+        self._moved: dict[int, tuple[int, int]] = {}  # pid of a stranger -> (t_ns, bytes moved)
+
+    def note(self, board: Board, facts: WalkedFacts) -> None:
+        """Take in the machine as it is now."""
+        if board.t_ns < self._due_ns:
+            return
+        self._due_ns, self._begun_ns = board.t_ns + EACH_NS, self._begun_ns or board.t_ns
+        now = dict(_settings(board, facts))
+        for key, value in now.items():
+            before = self._seen.get(key)
+            if before is not None and before != value:
+                self._log += [Change(board.t_ns, key[0], says, _WAYS[key[0]]) for says in _told(*key, before, value)]
+        self._seen |= now
+        self._note_busy(board, facts)
+
+    def between(self, start_ns: int, end_ns: int) -> list[Change]:
+        """Changes in a stretch, oldest first."""
+        return sorted(one for one in self._log if start_ns <= one.t_ns <= end_ns)
+
+    def _note_busy(self, board: Board, facts: WalkedFacts) -> None:
+        family = facts.family
+        taken = {("taker", one.pid): (one.name, one.cores) for one in facts.takers if one.pid not in family and one.cores >= TAKES_CORES}
+        taken |= {("disk", pid): found for pid, found in self._disk_takers(board, facts).items()}
+        for key, (name, much) in taken.items():
+            before = self._busy.get(key)
+            first_ns, most = (board.t_ns, 0.0) if before is None else (before.first_ns, before.most)
+            self._busy[key] = _Busy(name, first_ns, board.t_ns, max(much, most))
+            if before is not None and key not in self._told and before.first_ns > self._begun_ns + policy.WINDOW_NS:
+                self._told.add(key)
+                self._log.append(Change(first_ns - policy.WINDOW_NS // 2, key[0], _began(key, self._busy[key]), _WAYS[key[0]]))
+        for key, one in list(self._busy.items()):
+            if board.t_ns - one.last_ns >= RESTS_NS:
+                del self._busy[key]
+                self._told.discard(key)
+                self._log.append(Change(one.last_ns, key[0], _ended(key, one), _WAYS[key[0]]))
+
+    def _disk_takers(self, board: Board, facts: WalkedFacts) -> dict[int, tuple[str, float]]:
+        """Pid -> (name, bytes a second to and from storage) of strangers that take a disk, by their own counters."""
+        found, moved = dict[int, tuple[str, float]](), dict[int, tuple[int, int]]()
+        own = {proc.pid for job in facts.jobs for proc in (job.trainer, *job.workers)} | facts.family.keys()
+        for pid, sample in board.procs.items():
+            if pid in own or sample.read_bytes is None:
+                continue
+            count = sample.read_bytes + (sample.write_bytes or 0)
+            t_ns, before = self._moved.get(pid, (sample.t_ns, count))
+            moved[pid] = (sample.t_ns, count) if sample.t_ns != t_ns or pid not in self._moved else (t_ns, before)
+            if sample.t_ns > t_ns and (rate := (count - before) * 1e9 / (sample.t_ns - t_ns)) >= TAKES_BYTES_PER_S:
+                info = board.infos.get(pid)
+                found[pid] = clean(info.comm if info is not None else "?", 32), rate
+        self._moved = moved
+        return found
+
+
+def _began(key: tuple[str, int], one: _Busy) -> Sentence:
+    if key[0] == "taker":
+        return filled("{} ({}) began to take {:.1f} CPUs", one.name, key[1], one.most)
+    return filled("{} ({}) began to move {:.0f} MB/s to or from storage", one.name, key[1], one.most / 1e6)
+
+
+def _ended(key: tuple[str, int], one: _Busy) -> Sentence:
+    if key[0] == "taker":
+        return filled("{} ({}) took {:.1f} CPUs no longer", one.name, key[1], one.most)
+    return filled("{} ({}) moved {:.0f} MB/s to or from storage no longer", one.name, key[1], one.most / 1e6)
+
+
+def _settings(board: Board, facts: WalkedFacts) -> Iterator[tuple[tuple[str, Any], Any]]:
+    """((kind, subject), value) of what stays as it is unless somebody changes it; only what is known."""
+    for index, gpu in board.gpus.items():
+        for kind, name in (("power limit", "power_limit_w"), ("clock limit", "sm_clock_max_mhz"), ("PCIe lanes", "pcie_width"),
+                           ("NVLinks", "nvlink_links")):  # fmt: skip
+            if (value := gpu.number(name)) is not None:
+                yield (kind, index), value
+        if isinstance(mig := gpu.values.get("mig_mode"), bool):
+            yield ("MIG", index), mig
+        yield ("gpu process", index), frozenset(gpu.compute_pids - facts.family.keys() - {job.trainer.pid for job in facts.jobs})
+    for job in facts.jobs:
+        info = job.trainer.info
+        yield ("workers", job.trainer.pid), len(job.workers)
+        for proc in (job.trainer, *job.workers[:1]):
+            if proc.info.cpus_allowed:
+                yield ("CPU mask", proc.pid), proc.info.cpus_allowed
+        yield ("scheduling policy", job.trainer.pid), info.policy
+        if (group := board.cgroups.get(info.cgroup)) is not None:
+            limit = group.read_limit
+            yield ("CPU quota", group.path), group.quota_cpus or 0.0
+            yield ("CPU set", group.path), group.cpuset or ""
+            yield ("memory limit", group.path), group.mem_limit_bytes or 0
+            yield ("read limit", group.path), 0 if limit is None else limit.bytes_per_s or limit.ios_per_s or 0
+    hardware = board.host.get("hardware")
+    if (threads := getattr(hardware, "threads", None)) is not None:
+        yield ("online CPUs", ""), threads
+    for nic in getattr(hardware, "nics", None) or ():
+        if isinstance(nic, Nic):
+            yield ("network link", nic.name), (nic.is_up, nic.speed_mbit, nic.mtu)
+    systems = getattr(hardware, "file_systems", None)
+    if systems is not None:
+        yield ("mounts", ""), frozenset(one.path for one in systems if isinstance(one, FileSystem))
+
+
+def _told(kind: str, subject: Any, before: Any, now: Any) -> Iterator[Sentence]:
+    """What changed, in words."""
+    if kind in _OF_GPU:
+        yield filled(_OF_GPU[kind], subject, now, before)
+    elif kind in _OF_GROUP:
+        template, none = _OF_GROUP[kind]
+        yield filled(template, clean(str(subject), 64), *(filled(none) if not one else _shown(kind, one) for one in (now, before)))
+    elif kind == "MIG":
+        yield filled("MIG of GPU {} was switched {}", subject, "on" if now else "off")
+    elif kind == "gpu process":
+        yield from (filled("process {} came to GPU {}", pid, subject) for pid in sorted(now - before)[:4])
+        yield from (filled("process {} left GPU {}", pid, subject) for pid in sorted(before - now)[:4])
+    elif kind == "workers":
+        yield filled("process {} has {} instead of {}", subject, counted(now, "worker"), before)
+    elif kind == "CPU mask":
+        yield filled("process {} may run on CPUs {} instead of {}", subject, now, before)
+    elif kind == "scheduling policy":
+        yield filled("process {} has scheduling policy {} instead of {}", subject, now, before)
+    elif kind == "online CPUs":
+        yield filled("{} CPUs are online instead of {}", now, before)
+    elif kind == "network link":
+        yield filled("network link {}: {} instead of {}", clean(str(subject), 32), _link(now), _link(before))
+    elif kind == "mounts":
+        yield from (filled("{} was mounted", clean(path, 64)) for path in sorted(now - before)[:4])
+        yield from (filled("{} is mounted no longer", clean(path, 64)) for path in sorted(before - now)[:4])
+
+
+_OF_GPU = {
+    "power limit": "GPU {} may draw {:.0f} W instead of {:.0f}", "clock limit": "GPU {} may run at {:.0f} MHz instead of {:.0f}",
+    "PCIe lanes": "the PCIe link of GPU {} has {:.0f} lanes instead of {:.0f}", "NVLinks": "GPU {} has {:.0f} NVLinks instead of {:.0f}",
+}  # fmt: skip
+_OF_GROUP = {
+    "CPU quota": ("the CPU quota of {} is {} instead of {}", "none"), "CPU set": ("the CPUs of {} are {} instead of {}", "all"),
+    "memory limit": ("the memory limit of {} is {} instead of {}", "none"),
+    "read limit": ("{} may read {} instead of {}", "without a limit"),
+}  # fmt: skip
+"""Kind -> (words, word for no limit)."""
+
+
+def _shown(kind: str, value: Any) -> Sentence:
+    if kind == "CPU quota":
+        return filled("{:.2f} CPUs", value)
+    if kind == "memory limit":
+        return filled("{:.1f} GiB", value / 2**30)
+    return filled("{:.0f} a second", value) if kind == "read limit" else filled("{}", str(value))
+
+
+def _link(value: tuple[bool, int | None, int | None]) -> Sentence:
+    is_up, speed, mtu = value
+    return filled("{}, {} Mbit/s, MTU {}", "up" if is_up else "down", "?" if speed is None else speed, "?" if mtu is None else mtu)

@@ -1,0 +1,410 @@
+"""slower-than-usual: a run whose steps take longer since a moment, or than those of its last runs, whether a cause is known or not.
+
+Steps are counted by the probes' counters of CUDA calls, about once a second; without these nothing is told. The first rank of a job here
+stands for it. An incident takes no GPU time: what of it is lost stands in the ledger by cause. What changed on the machine around that
+moment, and what of the ledger rose since then, are evidence beside it, and are never called the cause.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import exp, log
+from statistics import median
+from typing import NamedTuple
+
+from gputop.diagnosis.changed import Changes
+from gputop.diagnosis.facts.points import Counted
+from gputop.diagnosis.incidents import Incidents
+from gputop.diagnosis.symptoms import Standing
+from gputop.findings import changepoint, intervals, runs
+from gputop.findings.changepoint import Change, Reading
+from gputop.findings.policy import TrainerKey
+from gputop.findings.runs import Run, Usual
+from gputop.findings.sentence import Sentence, filled
+from gputop.findings.verdict import ENDING, SLOWER, STARTING, Evidence, Fix, Incident, Ledger, Victim, total
+from gputop.model.board import Board
+from gputop.model.identity import job_key
+from gputop.model.roles import SIZE_VARIABLES, is_python, number_in, program_name, rank_of
+from gputop.system.text import clean
+
+EACH_NS = 950_000_000  # ns between two readings that are kept
+MOST_READINGS = 1800  # half an hour, 60 KB a trainer (a choice)
+BLOCK_S, BLOCK_STEPS = 10.0, 50  # of a block, at least: its mean step is within 2 %
+FEW, MANY = 9, 36  # blocks now and before, by whose medians it is decided whether to look more closely
+LOOKS_SLOWER = log(1.02)  # from which to look more closely
+LEAST_BLOCKS = 6  # of a stretch that stands beside earlier runs
+MOST_LEDGERS = 180  # blocks for which the ledger is remembered: as long as the readings
+MOST_WATCHED = 16  # runs that are watched at once, 0.1 MB each (a choice)
+MOST_ENDED = 64  # runs that are remembered when they have ended
+BINS = 200  # of the logarithm of a step: 0.5 % wide
+NEAR_NS = 20_000_000_000  # ns around the moment in which a change of the machine is listed
+MOST_LISTED = 8  # changes that are listed
+RISE = 0.02  # of the GPU time that a cause takes more, from which it is named
+MEDIUM_PCT = 20.0  # per cent from which an incident is of medium severity (a choice)
+
+
+class _Booked(NamedTuple):
+    """The ledger at a moment."""
+
+    t_ns: int
+    whole_s: float
+    by_cause: Mapping[str, float]
+
+
+class _Watched:
+    """One run."""
+
+    def __init__(self, standing: Standing, board: Board) -> None:
+        trainer = standing.job.trainer
+        info, header = trainer.info, board.header
+        self.info, self.key = info, (trainer.pid, info.start_ticks)
+        self.job, self.rank = job_key(info, header.host), rank_of(info) or 0
+        self.label = trainer.role.label
+        born_ns = info.start_ticks * 1_000_000_000 // header.clock_tick_hz - header.slept_ns_at(board.t_ns)
+        self.start_unix_s = header.unix_ns_of(min(born_ns, board.t_ns)) / 1e9
+        self.first_ns = 0  # first reading of its steps
+        self.last_ns = board.t_ns
+        self.ranks: dict[TrainerKey, int] = {}  # of the whole job here -> GPUs
+        self.gpu, self.setting = "", dict[str, str]()
+        self._times, self._copies, self._syncs, self._work = (array("d") for _ in range(4))
+        self._block: Counted | None = None
+        self.blocks: deque[float] = deque(maxlen=FEW + MANY)  # logarithms of the seconds of a step
+        self._stretch: list[float] = []  # the blocks of the present stretch, `MOST_LEDGERS` at most
+        self._stretch_number: int | None = None
+        self._bins: dict[int | None, Counter[int]] = {}  # stretch -> bin of a block -> blocks; None: all
+        self.booked: deque[_Booked] = deque(maxlen=MOST_LEDGERS)
+        self.change: Change | None = None
+        self.usual: Usual | None = None
+        self.incident: Incident | None = None
+
+    def read(self, counted: Counted) -> bool:
+        """Take in counters; True if a block has ended."""
+        t_s = counted.t_ns / 1e9
+        if self._times and counted.t_ns - self._times[-1] * 1e9 < EACH_NS:
+            return False
+        self.first_ns = self.first_ns or counted.t_ns
+        for kept, value in ((self._times, t_s), (self._copies, counted.copies), (self._syncs, counted.syncs),
+                            (self._work, counted.copied_bytes)):  # fmt: skip
+            kept.append(value)
+            if len(kept) > MOST_READINGS + MOST_READINGS // 8:
+                del kept[: MOST_READINGS // 8]
+        before = self._block
+        if before is None or counted.copies < before.copies or counted.syncs < before.syncs:
+            self._block = counted
+            return False
+        steps, seconds = _steps(before, counted), (counted.t_ns - before.t_ns) / 1e9
+        if seconds < BLOCK_S or steps < BLOCK_STEPS:
+            return False
+        self._block = counted
+        self._add(log(seconds / steps), (counted.t_ns - self.first_ns) / 1e9)
+        return True
+
+    def _add(self, block: float, elapsed_s: float) -> None:
+        self.blocks.append(block)
+        number = runs.stretch_at(elapsed_s)
+        if number != self._stretch_number:
+            self._stretch, self._stretch_number = [], number
+        self._stretch = [*self._stretch[1 - MOST_LEDGERS :], block]
+        for stretch in {None, number} if number is not None else ():
+            self._bins.setdefault(stretch, Counter())[round(block * BINS)] += 1
+
+    def readings(self) -> list[Reading]:
+        """Its steps and their bytes, as they were read."""
+        copies, syncs = (kept[-1] - kept[0] for kept in (self._copies, self._syncs))
+        steps = self._copies if 0 < copies <= syncs or syncs <= 0 else self._syncs
+        return [Reading(*one) for one in zip(self._times, steps, self._work, strict=True)]
+
+    def looks_slower(self) -> bool:
+        """True if the last blocks are slower than those before: a cheap look."""
+        blocks = [*self.blocks]
+        return len(blocks) >= FEW + LEAST_BLOCKS and median(blocks[-FEW:]) - median(blocks[:-FEW]) >= LOOKS_SLOWER
+
+    def median_ms(self, stretch: int | None = None) -> float | None:
+        """Median step of a stretch, or of all; None if it is too short to have one."""
+        bins = self._bins.get(stretch)
+        if not bins or (bins.total() < LEAST_BLOCKS // 2 if stretch is None else bins.total() < 3):
+            return None
+        left = bins.total() / 2
+        for number in sorted(bins):
+            left -= bins[number]
+            if left <= 0:
+                return round(1000.0 * exp(number / BINS), 3)
+        return None
+
+    def row(self, header_unix_s: float, ledger: Ledger | None) -> Run:
+        """The run as a row."""
+        info = self.info
+        known = [number for number in self._bins if number is not None]
+        slower = self.change.slower if self.change is not None else self.usual.slower if self.usual is not None else None
+        return Run(
+            start_unix_s=round(self.start_unix_s, 3), end_unix_s=round(max(self.start_unix_s, header_unix_s), 3), pid=info.pid,
+            program=program_name(info, titled=False), arguments=runs.arguments_of(_arguments(info.cmdline, is_python(info))),
+            world=max(1, number_in(info.env, SIZE_VARIABLES) or 1), gpu=self.gpu, gpus=sum(self.ranks.values()),
+            torch=self.setting.get("torch", ""), step_ms=self.median_ms(),
+            stretches_ms=[self.median_ms(number) for number in range(max(known) + 1)] if known else [],
+            gpu_total_s=round(ledger.gpu_total_s, 3) if ledger is not None and ledger.gpu_total_s else None,
+            gpu_lost_s=round(ledger.gpu_lost_s, 3) if ledger is not None and ledger.gpu_total_s else None,
+            by_cause={cause: round(seconds, 3) for cause, seconds in (ledger.by_cause.items() if ledger is not None else ()) if seconds},
+            setting={what: value for what, value in self.setting.items() if what != "torch"},
+            slower_pct=round(slower.pct, 1) if slower is not None and self.incident is not None else None,
+            since_unix_s=round(header_unix_s - (self.last_ns / 1e9 - self.change.since_s), 3)
+            if self.change is not None and self.incident is not None else None,
+        )  # fmt: skip
+
+    def beside(self, past: Sequence[Run], header_unix_s: float) -> Usual | None:
+        """The run beside its last ones: by the level since its change, else by its present stretch."""
+        if self._stretch_number is None or not past:
+            return None
+        now = self.change.after if self.change is not None else None
+        if now is None and len(self._stretch) >= LEAST_BLOCKS:
+            now = intervals.level(self._stretch)
+        return None if now is None else runs.usual(self.row(header_unix_s, None), self._stretch_number, now, past)
+
+    def rise(self, since_ns: int) -> dict[str, float]:
+        """Cause -> share of the GPU time that it takes more since a moment; empty if that is not known."""
+        at = [one for one in self.booked if one.t_ns <= since_ns]
+        if not at or at[-1] is self.booked[-1]:
+            return {}
+        first, turn, last = self.booked[0], at[-1], self.booked[-1]
+        if turn.whole_s - first.whole_s < 1.0 or last.whole_s - turn.whole_s < 1.0:
+            return {}
+        causes = {*last.by_cause}
+        parts = [_shares(before, after, causes) for before, after in ((first, turn), (turn, last))]
+        return {cause: parts[1][cause] - parts[0][cause] for cause in sorted(causes)}
+
+
+def _shares(before: _Booked, after: _Booked, causes: set[str]) -> dict[str, float]:
+    whole = after.whole_s - before.whole_s
+    return {cause: (after.by_cause.get(cause, 0.0) - before.by_cause.get(cause, 0.0)) / whole for cause in causes}
+
+
+def _steps(before: Counted, now: Counted) -> float:
+    copies, syncs = now.copies - before.copies, now.syncs - before.syncs
+    return copies if 0 < copies <= syncs or syncs <= 0 else syncs
+
+
+class Slowdowns:
+    """Watches the steps of each job, and remembers what changed on the machine."""
+
+    def __init__(self, past: Sequence[Run] = ()) -> None:
+        self.past = past  # earlier runs, of any kind
+        self.changes = Changes()
+        self._watched: dict[TrainerKey, _Watched] = {}
+        self._ended: deque[Run] = deque(maxlen=MOST_ENDED)
+
+    def begin(self) -> None:
+        """Go on watching; a run that is still slower gets a new incident."""
+        self._ended.clear()
+        for one in self._watched.values():
+            one.incident = one.change = one.usual = None
+
+    def note(
+        self, board: Board, standing: Mapping[int, Standing], counted: Callable[[int], Counted | None], paces: Mapping[int, float | None],
+        ledgers: Mapping[TrainerKey, Ledger], incidents: Incidents,
+    ) -> None:  # fmt: skip
+        """Take in the board; incidents begin, change and end. ``paces``: steps a second, None where no clock holds."""
+        for pid, one in standing.items():
+            watched = self._watch(board, one)
+            if watched is None or one.phase.word in (STARTING, ENDING) or (found := counted(pid)) is None:
+                continue
+            watched.last_ns = board.t_ns
+            if watched.read(found) and paces.get(pid) is not None and self._leads(watched):
+                self._gather(watched, board, standing, ledgers)
+                self._look(watched, board, one, incidents)
+
+    def end(self, keys: Sequence[TrainerKey], board: Board, ledgers: Mapping[TrainerKey, Ledger]) -> None:
+        """Runs of trainers that have ended become rows."""
+        for key in keys:
+            if (one := self._watched.pop(key, None)) is not None:
+                if one.incident is not None:
+                    one.incident.end_ns = one.last_ns
+                if one.ranks:
+                    self._ended.append(self._row(one, board, ledgers))
+
+    def rows(self, board: Board, ledgers: Mapping[TrainerKey, Ledger]) -> tuple[list[Run], list[Run]]:
+        """(runs that have ended, runs that last), oldest first."""
+        return [*self._ended], [self._row(one, board, ledgers) for one in self._watched.values() if one.ranks]
+
+    def _row(self, one: _Watched, board: Board, ledgers: Mapping[TrainerKey, Ledger]) -> Run:
+        known = [ledgers[key] for key in one.ranks if key in ledgers]
+        return one.row(board.header.unix_ns_of(one.last_ns) / 1e9, total(known) if known else None)
+
+    def _watch(self, board: Board, standing: Standing) -> _Watched | None:
+        trainer = standing.job.trainer
+        key = trainer.pid, trainer.info.start_ticks
+        if key not in self._watched and len(self._watched) < MOST_WATCHED:
+            self._watched[key] = _Watched(standing, board)
+        return self._watched.get(key)
+
+    def _leads(self, one: _Watched) -> bool:
+        """True if it is the first rank of its job here."""
+        return one.job is None or all(other.rank >= one.rank for other in self._watched.values() if other.job == one.job)
+
+    def _gather(self, one: _Watched, board: Board, standing: Mapping[int, Standing], ledgers: Mapping[TrainerKey, Ledger]) -> None:
+        """Bring what a row says besides its steps up to date."""
+        for other in standing.values():
+            info, pid = other.job.trainer.info, other.job.trainer.pid
+            if (pid, info.start_ticks) == one.key or (one.job is not None and job_key(info, board.header.host) == one.job):
+                one.ranks[pid, info.start_ticks] = len(other.job.gpus)
+                if other.job.gpus and (gpu := board.gpus.get(other.job.gpus[0].index)) is not None:
+                    one.gpu = clean(gpu.text("name"), 64) or one.gpu
+        one.setting |= _setting(board, one.info.pid)
+        ledger = total(ledgers[key] for key in one.ranks if key in ledgers)
+        one.booked.append(_Booked(board.t_ns, ledger.gpu_total_s, dict(ledger.by_cause)))
+
+    def _look(self, one: _Watched, board: Board, standing: Standing, incidents: Incidents) -> None:
+        if one.change is not None:
+            if _is_over(one):
+                one.change = None
+        elif one.looks_slower():
+            one.change = changepoint.find(changepoint.points_of(one.readings()))
+        unix_s = board.header.unix_ns_of(board.t_ns) / 1e9
+        found = one.beside(self.past, unix_s)
+        if found is not None:  # else the present stretch is too short, and what was found in the last one stands
+            one.usual = found if runs.is_slower(found) else None
+        if one.change is None and one.usual is None:
+            if one.incident is not None:
+                one.incident.end_ns, one.incident = board.t_ns, None
+            return
+        since_ns = one.first_ns if one.change is None else int(one.change.since_s * 1e9)
+        if one.incident is None:
+            one.incident = _incident(one, since_ns, standing)
+            incidents.append(one.incident)
+        _tell(one, found, board, self.changes)
+
+
+def _is_over(one: _Watched) -> bool:
+    """True if the last blocks are back at the level before the change, or nearer to it."""
+    change = one.change
+    return change is not None and median([*one.blocks][-LEAST_BLOCKS:]) < log(change.before_s * change.after_s) / 2
+
+
+def _setting(board: Board, pid: int) -> dict[str, str]:
+    """What may differ between two runs, as far as it is known."""
+    header, source, info = board.header, board.sources.get("nvml"), board.infos.get(pid)
+    found = {"kernel": header.kernel, "CPUs": str(header.cpus)}
+    if source is not None:
+        found |= {word: source.detail.get(key, "") for word, key in (("driver", "driver"), ("CUDA of the driver", "cuda"))}
+    if info is not None:
+        found |= {"CPU mask": info.cpus_allowed, **(info.names.packages if info.names is not None else {})}
+        if (group := board.cgroups.get(info.cgroup)) is not None:
+            found["CPU quota"] = "none" if group.quota_cpus is None else f"{group.quota_cpus:g}"
+    limits = sorted({limit for gpu in board.gpus.values() if (limit := gpu.number("power_limit_w")) is not None})
+    lanes = sorted({width for gpu in board.gpus.values() if (width := gpu.number("pcie_width")) is not None})
+    found |= {"power limit, W": " ".join(f"{one:g}" for one in limits), "PCIe lanes": " ".join(f"{one:g}" for one in lanes)}
+    return {clean(what, 64): clean(value, 64) for what, value in found.items() if value and value != "unknown"}
+
+
+def _arguments(words: Sequence[str], by_interpreter: bool) -> Sequence[str]:
+    """The words behind the script or module; of another program behind its name."""
+    if not by_interpreter:
+        return words[1:]
+    for i, word in enumerate(words[1:], 1):
+        if word in ("-m", "-c"):
+            return words[i + 2 :]
+        if not word.startswith("-"):
+            return words[i + 1 :]
+    return ()
+
+
+def _incident(one: _Watched, since_ns: int, standing: Standing) -> Incident:
+    return Incident(
+        id=0, start_ns=since_ns, end_ns=None, symptom=standing.symptom, cause=SLOWER, severity="low", confidence=intervals.SURE,
+        trainer_pid=one.info.pid, gpu=None, lost_s=0.0, headline="", detail="",
+        victims=[Victim(one.info.pid, standing.job.trainer.role.kind, clean(one.label))], culprits=[], evidence=[], fixes=[],
+    )  # fmt: skip
+
+
+def _tell(one: _Watched, beside: Usual | None, board: Board, changes: Changes) -> None:
+    """Bring the incident's words up to date. ``beside``: its last runs, if there are enough, slower or not."""
+    incident, change, usual = one.incident, one.change, one.usual
+    assert incident is not None
+    slower = usual.slower if usual is not None else change.slower if change is not None else None
+    assert slower is not None
+    incident.last_ns = board.t_ns
+    name, pct = clean(one.label), slower.pct
+    since_s = None if change is None else board.header.unix_ns_of(int(change.since_s * 1e9)) / 1e9
+    if usual is not None and since_s is not None:
+        headline = filled("{} is {:.0f} % slower a step than in its last {} runs, since {:clock}", name, pct, usual.runs, since_s)
+    elif usual is not None:
+        headline = filled("{} is {:.0f} % slower a step than in its last {} runs, from its first minutes on", name, pct, usual.runs)
+    else:
+        headline = filled("{} is {:.0f} % slower a step since {:clock}", name, pct, since_s or 0.0)
+    rise = {} if change is None else one.rise(int(change.since_s * 1e9))
+    incident.headline, incident.detail = headline, _detail(one, beside, rise)
+    incident.severity = "medium" if pct >= MEDIUM_PCT else "low"
+    if usual is None and beside is not None:
+        incident.severity = "info"  # faster than usual before, and as usual now
+    incident.evidence = [*_numbers(change, usual, slower), *_rises(rise), *_listed(one, usual, rise, changes, board)]
+    incident.fixes = [*_fixes(one, bool(incident.evidence) and any(item.metric == "changed" for item in incident.evidence))]
+
+
+def _detail(one: _Watched, beside: Usual | None, rise: Mapping[str, float]) -> Sentence:
+    most = max(rise, key=lambda cause: rise[cause], default="")
+    if most and rise[most] >= RISE:
+        text = filled("since then {} takes {:.0f} % more of the GPU time", most, 100 * rise[most])
+    elif one.change is not None:
+        text = filled("no known cause takes more of the GPU time since then")
+    else:
+        text = filled("its whole run is slower, and no moment stands out")
+    if beside is None:
+        return text + filled("; fewer than {} earlier runs of it are known", intervals.LEAST_RUNS)
+    if one.usual is None:
+        return text + filled("; it was faster than its last {} runs before, and is as fast now", beside.runs)
+    if beside.other_torch:
+        text += filled("; those had torch {}, this one has {}", beside.other_torch, one.setting.get("torch", "an unknown version"))
+    return text
+
+
+def _numbers(change: Change | None, usual: Usual | None, slower: intervals.Interval) -> Iterator[Evidence]:
+    text = filled("longer, with {:.1f} to {:.1f} as its interval", slower.low_pct, slower.high_pct)
+    yield Evidence("slower_pct", round(slower.pct, 1), "%", text)
+    if change is not None:
+        yield Evidence("step_before_ms", round(1000 * change.before_s, 3), "ms", "a step before that moment")
+        yield Evidence("step_ms", round(1000 * change.after_s, 3), "ms", "a step since then")
+        yield Evidence("since_s", round((change.high_s - change.low_s) / 2, 1), "s", "to either side, within which the moment lies")
+    if usual is not None:
+        text = filled("a step in its last {} runs, at the same time of theirs", usual.runs)
+        yield Evidence("usual_step_ms", round(usual.usual_ms, 3), "ms", text)
+
+
+def _rises(rise: Mapping[str, float]) -> Iterator[Evidence]:
+    for cause in sorted(rise, key=lambda one: -abs(rise[one]))[:4]:
+        if abs(rise[cause]) >= RISE:
+            yield Evidence("lost_more_pct", round(100 * rise[cause], 1), "%", filled("of the GPU time goes to {} more than before", cause))
+
+
+def _listed(one: _Watched, usual: Usual | None, rise: Mapping[str, float], changes: Changes, board: Board) -> Iterator[Evidence]:
+    """What changed around the moment, or since the last run, by how much of the ledger's rise it could explain; the nearest first."""
+    if one.change is not None:
+        since_ns = int(one.change.since_s * 1e9)
+        low_ns, high_ns = (int(at * 1e9) for at in (one.change.low_s, one.change.high_s))
+        near = changes.between(min(low_ns, since_ns - NEAR_NS), max(high_ns, since_ns + NEAR_NS))
+        near.sort(key=lambda found: (-round(found.explains(rise), 2), abs(found.t_ns - since_ns)))
+        for found in near[:MOST_LISTED]:
+            share = found.explains(rise)
+            could = filled("; nothing that it could cause took more")
+            if share > 0.0:
+                could = filled("; causes that it can have took {:.0f} % of what was lost more", 100 * share)
+            yield Evidence("changed", round(100 * share, 1), "%", _when((found.t_ns - since_ns) / 1e9) + found.says + could)
+    elif usual is not None:
+        run = one.row(board.header.unix_ns_of(board.t_ns) / 1e9, None)
+        for what, then, now in runs.differences(run, usual.last)[:MOST_LISTED]:
+            yield Evidence("changed", None, "", filled("since its last run: {} {} instead of {}", what, now, then))
+
+
+def _when(apart_s: float) -> Sentence:
+    """How long after the moment, in words."""
+    if abs(apart_s) < 1.0:
+        return filled("then: ")
+    return filled("{:.0f} s before: ", -apart_s) if apart_s < 0.0 else filled("{:.0f} s after: ", apart_s)
+
+
+def _fixes(one: _Watched, has_changes: bool) -> Iterator[Fix]:
+    if has_changes:
+        yield Fix("Undo, one at a time, what changed then, and see whether its steps come as before: a change is not yet the cause")
+    yield Fix("Compare a recording from before with one from after: gputop diff A B", "gputop diff --help", look=True)
+    yield Fix("See which of its threads waits for what", filled("gputop stacks {:pid}", one.info.pid), look=True)
+

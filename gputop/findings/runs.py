@@ -1,0 +1,168 @@
+"""Runs of jobs, a row each, and what a run stands beside: the earlier runs of its own kind.
+
+A run is known by its program, those of its arguments that decide how long a step takes, the number of ranks, and GPU model and count. What
+only changes values (a learning rate, a seed), and a name or place of output, is none of these. A run is never compared with one on another
+GPU model; with one of another torch only where too few have its own, and then both versions are named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from math import exp, log
+from typing import Annotated, NamedTuple
+from zlib import crc32
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from gputop.findings import intervals
+from gputop.findings.intervals import LEAST_RUNS, Interval, Level
+from gputop.findings.sentence import name
+from gputop.findings.verdict import Cause
+from gputop.model.ranges import Count, Number, Pid, Seconds, UnixSeconds
+from gputop.system.text import clean
+
+LAST_RUNS = 5  # beside which a run stands, at most: older ones may be of other code (a choice)
+FIRST_S = 60.0  # s of a run before its first stretch: compiling, caches that fill
+MOST_STRETCHES = 16  # of a run, each twice as long as the one before: 60 s to 120 s, … the last from 22 days on
+SLOWER, SURE = log(1.05), 0.98  # from which a run is slower, by an interval of so much: the least change that is told of runs (guess)
+_MOST = 256  # characters of a text of a row
+_MOST_WORDS = 64  # arguments that are read
+_Text = Annotated[str, Meta(max_length=_MOST)]
+
+_DROPPED = frozenset(
+    """
+    seed out output save log logs logging logger rank port addr address wandb mlflow tensorboard resume key token secret password auth epoch
+    epochs lr learning decay momentum beta beta1 beta2 eps temperature warmup comment notes user email project entity nonce verbose
+    quiet progress print
+    """.split()  # noqa: SIM905 - to be read
+)
+"""Parts of an option's name by which it does not decide how long a step takes, or which hold secrets."""
+_PLACES = frozenset("dir path name id root folder file run exp experiment tag time date max total num master rdzv local".split())  # noqa: SIM905
+"""Parts of names of places and runs; such options count only with one of the next."""
+_COUNTED = frozenset(
+    "data dataset train val model config cfg batch arch backbone size length len seq workers layers heads samples tokens gpus".split()  # noqa: SIM905
+)
+_OPTION = re.compile(r"(--?)([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
+_ASSIGNED = re.compile(r"([+~]{0,2}[A-Za-z][\w./@]*)=(.*)", re.DOTALL)  # as hydra takes it
+_CHANGING = re.compile(r"(?<![A-Za-z0-9])(?:[0-9a-f]{8,}|\d{4}-?\d\d-?\d\d(?:[T_-]?[\d:.-]+)?)(?![A-Za-z0-9])")  # hashes and dates
+
+
+class Run(Struct, frozen=True):
+    """One run of a job on one host, as it was seen."""
+
+    start_unix_s: UnixSeconds  # of the process of its first rank here
+    end_unix_s: UnixSeconds  # or when it was last seen
+    pid: Pid
+    program: _Text
+    arguments: _Text  # those that matter
+    world: Count  # ranks; 1: alone
+    gpu: _Text  # model; empty: none
+    gpus: Count  # that its ranks here use
+    torch: _Text  # version; empty: not known
+    step_ms: Number | None  # median; None: no call of CUDA shows its steps, or it was too short
+    stretches_ms: Annotated[list[Number | None], Meta(max_length=MOST_STRETCHES)]
+    """Medians by the time since its first step: of minute 2, of minutes 3 and 4, of 5 to 8 … A run whose steps grow is compared with others
+    at the same time of theirs."""
+    gpu_total_s: Seconds | None  # of its ranks here; None: no GPU is measured
+    gpu_lost_s: Seconds | None
+    by_cause: Annotated[dict[Cause, Seconds], Meta(max_length=_MOST)]
+    setting: Annotated[dict[_Text, _Text], Meta(max_length=32)]  # what may differ between runs: ``kernel``, ``driver``, ``CPUs`` …
+    slower_pct: Number | None = None  # than its earlier runs, or since a moment; None: it was not found to be
+    since_unix_s: UnixSeconds | None = None  # from that moment on; None: from its first steps on
+
+    @property
+    def key(self) -> tuple[str, str, int, str, int]:
+        """Key of runs that may be compared."""
+        return self.program, self.arguments, self.world, self.gpu, self.gpus
+
+
+class Usual(NamedTuple):
+    """A run beside its last ones."""
+
+    slower: Interval
+    runs: int
+    usual_ms: float
+    other_torch: str  # version that these had, if it is another one; else empty
+    last: Run
+
+
+def stretch_at(seconds: float) -> int | None:
+    """Number of the stretch at a time since the first step; None before the first."""
+    return None if seconds < FIRST_S else min(MOST_STRETCHES - 1, int(log(seconds / FIRST_S, 2)))
+
+
+def usual(run: Run, stretch: int, now: Level, past: Sequence[Run]) -> Usual | None:
+    """The run beside the last runs of its kind that ended before it began, in the same stretch; None of fewer than three. ``now``: level of
+    the logarithms of its seconds a step."""
+    alike = [one for one in past if one.key == run.key and one.end_unix_s <= run.start_unix_s and _ms(one, stretch) is not None]
+    alike.sort(key=lambda one: one.end_unix_s)
+    same = [one for one in alike if one.torch == run.torch]
+    chosen = (same if len(same) >= LEAST_RUNS else alike)[-LAST_RUNS:]
+    levels = [log(ms / 1000.0) for one in chosen if (ms := _ms(one, stretch))]
+    slower = intervals.beside(now, levels, SURE)
+    if slower is None:
+        return None
+    others = sorted({one.torch or "not known" for one in chosen} - {run.torch or "not known"})
+    usual_ms = 1000.0 * exp(sum(levels) / len(levels))
+    return Usual(slower, len(levels), usual_ms, ", ".join(others), chosen[-1])
+
+
+def is_slower(found: Usual | None) -> bool:
+    """True if a run is surely slower than its last ones, by an amount that matters."""
+    return found is not None and found.slower.mean >= SLOWER and found.slower.low >= SLOWER / 2
+
+
+def _ms(run: Run, stretch: int) -> float | None:
+    """The median of that stretch; None without it."""
+    return (run.stretches_ms[stretch] or None) if stretch < len(run.stretches_ms) else None
+
+
+def differences(run: Run, other: Run) -> list[tuple[str, str, str]]:
+    """(what, of the other run, of this one) of the settings that differ. What one does not know differs in nothing."""
+    found = [(what, other.setting[what], now) for what, now in run.setting.items() if what in other.setting and other.setting[what] != now]
+    return [*([("torch", other.torch, run.torch)] if other.torch and run.torch and other.torch != run.torch else []), *found]
+
+
+def arguments_of(words: Sequence[str]) -> str:
+    """The arguments of a command line that decide how long a step takes, sorted; see the module's text."""
+    kept, rest = list[str](), list(words[:_MOST_WORDS])
+    while rest:
+        word = rest.pop(0)
+        option, assigned = _OPTION.fullmatch(word), _ASSIGNED.fullmatch(word)
+        if option is not None:
+            value = option[3]
+            if value is None and rest and not _OPTION.fullmatch(rest[0]):
+                value = rest.pop(0)
+            _keep(kept, option[2], value)
+        elif assigned is not None:
+            _keep(kept, assigned[1], assigned[2])
+        else:
+            kept.append(_steady(word))
+    text = " ".join(sorted(kept))
+    shown = clean(text, _MOST - 32)
+    return shown if len(text) <= _MOST - 32 else f"{shown}…{crc32(text.encode('utf-8', 'replace')):08x}"
+
+
+def _keep(kept: list[str], option: str, value: str | None) -> None:
+    parts = set(re.split(r"[-_./@+~]+", option.lower()))
+    if parts & _DROPPED or (parts & _PLACES and not parts & _COUNTED):
+        return
+    kept.append(option.lower().replace("_", "-") if value is None else f"{option.lower().replace('_', '-')}={_steady(value)}")
+
+
+def _steady(value: str) -> str:
+    """A value without what is another one in each run: folders, dates, hashes."""
+    return _CHANGING.sub("#", value.rstrip("/").rpartition("/")[2])
+
+
+def from_elsewhere(runs: Iterable[Run]) -> list[Run]:
+    """Runs of a file or another machine, with harmless texts."""
+    return [
+        replace(
+            one, program=name(one.program), arguments=clean(one.arguments, _MOST), gpu=name(one.gpu), torch=name(one.torch),
+            setting={name(key): name(value) for key, value in one.setting.items()},
+        )
+        for one in runs
+    ]  # fmt: skip

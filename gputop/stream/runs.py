@@ -1,0 +1,114 @@
+"""Rows of runs beside a recording: ``node.runs.jsonl`` of ``node.gputop``, ``node.2.gputop`` …, a line of JSON for each run that has ended.
+
+`gputop record --keep` appends them, so they outlast the ticks, a kill, and files that are thinned; those that are too old go as it starts.
+Whoever reads one of the recordings judges its runs beside those that ended before them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+
+import msgspec
+
+from gputop.diagnosis import Engine
+from gputop.findings.runs import Run, from_elsewhere
+from gputop.recording.reader import Recording
+from gputop.recording.scan import open_regular
+from gputop.system.decoding import BROKEN
+from gputop.system.errors import UserError
+from gputop.system.output import UNFINISHED
+
+SUFFIX = ".runs.jsonl"
+MOST_BYTES = 16 << 20  # of a file that is read: 16,000 runs of 1 KB, one each three minutes for a month (a choice)
+EACH_NS = 5_000_000_000  # ns between two looks for runs that have ended
+_NUMBER = re.compile(r"\.\d{1,9}\Z")
+_decode = msgspec.json.Decoder(Run).decode
+
+
+def path_beside(recording: str) -> str:
+    """The file of runs beside a recording."""
+    stem, _ = os.path.splitext(recording)
+    return _NUMBER.sub("", stem) + SUFFIX
+
+
+def read(path: str) -> list[Run]:
+    """The runs in a file, in order of their ends, each once; lines that are none are left out. Empty without a file."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(0, size - MOST_BYTES))
+            lines = file.read(MOST_BYTES).split(b"\n")
+    except (OSError, UserError):
+        return []
+    found: dict[tuple[int, int], Run] = {}
+    for line in lines:
+        with suppress(*BROKEN):
+            one = _decode(line)
+            key = round(one.start_unix_s), one.pid
+            if key not in found or one.step_ms is not None or found[key].step_ms is None:
+                found[key] = one
+    return sorted(from_elsewhere(found.values()), key=lambda one: one.end_unix_s)
+
+
+def beside(recording: Recording) -> list[Run]:
+    """The runs in the file beside a recording."""
+    return read(path_beside(recording.first_path))
+
+
+def seen(own: Iterable[Run], kept: Iterable[Run]) -> list[Run]:
+    """Runs that a recording shows, and those that are kept beside it, each once, in order of their ends."""
+    both = {(round(one.start_unix_s), one.pid): one for part in (own, kept) for one in part}
+    return sorted(both.values(), key=lambda one: one.end_unix_s)
+
+
+class KeptRuns:
+    """Appends the runs of a recorder's diagnosis as they end."""
+
+    def __init__(self, recording: str, keep_s: float) -> None:
+        """Reads what is there, and leaves out what has ended for longer than ``keep_s`` before the last."""
+        self.path = path_beside(recording)
+        self.past = read(self.path)
+        self.problem = ""  # why a run could not be written
+        self._written: set[tuple[float, int]] = set()
+        self._due_ns = 0
+        newest_s = max((one.end_unix_s for one in self.past), default=0.0)
+        young = [one for one in self.past if one.end_unix_s >= newest_s - keep_s]
+        if len(young) < len(self.past):
+            self.past = young
+            self._write_anew()
+
+    def note(self, engine: Engine) -> None:
+        """Append the runs that have ended since the last look."""
+        if engine.fed_ns >= self._due_ns:
+            self._due_ns = engine.fed_ns + EACH_NS
+            self._append(engine.runs()[0])
+
+    def end(self, engine: Engine) -> None:
+        """Append all, those that last as they are now."""
+        self._append([one for part in engine.runs() for one in part])
+
+    def _append(self, found: Iterable[Run]) -> None:
+        new = [one for one in found if (one.start_unix_s, one.pid) not in self._written]
+        if not new:
+            return
+        self._written |= {(one.start_unix_s, one.pid) for one in new}
+        try:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with open(os.open(self.path, flags, 0o600), "ab") as file:
+                file.write(b"".join(msgspec.json.encode(one) + b"\n" for one in new))
+        except OSError as error:
+            self.problem = f"runs are not kept: {self.path}: {error.strerror}"
+
+    def _write_anew(self) -> None:
+        part = self.path + UNFINISHED
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(part)
+            with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "wb") as file:
+                file.write(b"".join(msgspec.json.encode(one) + b"\n" for one in self.past))
+            os.rename(part, self.path)
+        except OSError as error:
+            self.problem = f"old runs are not removed: {self.path}: {error.strerror}"
