@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +24,7 @@ LIVE = (
 )  # fmt: skip
 """Folders whose tests start processes, open terminals or load probes: not `unit`."""
 ALONE = ("test_guided.py", "test_quiet.py", "test_runs.py")
-"""Files whose tests want the CPUs for themselves: one worker takes them one after the other, before all others, at `FIRST_CHOICE`."""
-FIRST_CHOICE = -15  # nice value: beside it the other workers get a thirtieth of a CPU
+"""Files whose tests want the CPUs for themselves: one worker takes them one after the other, before all others."""
 LONGEST = (
     *ALONE, "test_kills.py", "test_corpus.py", "test_untrusted.py", "test_keep.py", "test_lxcfs.py", "test_split.py",
     "test_fuzz.py", "test_fuzzing.py", "test_tools.py", "test_server.py", "test_cuda.py", "test_sched.py", "test_switches.py",
@@ -108,20 +106,6 @@ def _no_handlers() -> Iterator[None]:
         signal.signal(number, handler)
     if os.sched_getscheduler(0) != os.SCHED_OTHER:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-
-
-@pytest.fixture(autouse=True)
-def _before_others(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What a test of `ALONE` starts runs before what the other workers run, where this user may set that."""
-    if request.path.name not in ALONE:
-        yield
-        return
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, FIRST_CHOICE)
-    yield
-    with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 @pytest.fixture(scope="session")
