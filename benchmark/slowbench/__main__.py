@@ -47,6 +47,7 @@ def main(argv: list[str] | None = None) -> int:
     commands.add_parser("tools", help="the tools, and what each needs")
     check = commands.add_parser("truth", help="check that the labels agree with the files of this release")
     check.add_argument("--salt", default="", help="the published salt of the sealed half")
+    check.add_argument("--write", action="store_true", help="write the files of the open half, after a label has changed")
     check.add_argument("--draw", action="store_true", help="for maintainers: draw the jobs of a release, write their files")
     options = parser.parse_args(argv)
     try:
@@ -156,9 +157,11 @@ def _print(options: argparse.Namespace) -> int:
 
 
 def _jobs(_options: argparse.Namespace) -> int:
+    from slowbench.jobs import title
+
     for job, half in sorted(truth.halves().items()):
         found = truth.made(job)
-        print(f"{job:36} {half:7} " + (f"{found.symptom:18} {found.cause:24} {found.title}" if half == truth.OPEN_HALF else ""))
+        print(f"{job:36} {half:7} " + (f"{found.symptom:18} {found.cause:24} {title(job)}" if half == truth.OPEN_HALF else ""))
     return 0
 
 
@@ -177,6 +180,8 @@ def _truth(options: argparse.Namespace) -> int:
 
         names = {split.LEARN: truth.OPEN_HALF, split.HOLD_OUT: truth.SEALED_HALF}
         truth.write({name: names[split.half_of(name)] for name in scenario.names()}, options.salt)
+    if options.write:
+        truth.rewrite()
     found = truth.faults(options.salt)
     print("\n".join(found) if found else f"{len(truth.halves())} jobs: the labels agree with the files")
     return 1 if found else 0

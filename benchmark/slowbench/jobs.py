@@ -14,7 +14,7 @@ if str(TREE) not in sys.path:
 from tests.corpus import calm  # noqa: E402
 from tests.workloads import advice, environment, runner, scenario, simgpu  # noqa: E402
 
-__all__ = ["PACKAGE", "TREE", "advice", "calm", "environment", "has_loader", "has_loop", "runner", "scenario", "simgpu", "source"]
+__all__ = ["PACKAGE", "TREE", "advice", "calm", "environment", "has_loader", "has_loop", "runner", "scenario", "simgpu", "source", "title"]
 PACKAGE = _HERE.parent  # what a tool has in PYTHONPATH to import slowbench
 _LOOPS = ("trainer.fit(", "trainer.epoch(", "Ranks(")  # a loop that a profiler inside the job can wrap (`tests/workloads/loop.py`)
 
@@ -22,6 +22,11 @@ _LOOPS = ("trainer.fit(", "trainer.epoch(", "Ranks(")  # a loop that a profiler 
 def source(job: str) -> str:
     """The text of a job's file."""
     return (TREE / "tests" / "workloads" / "scenarios" / f"{job.replace('-', '_')}.py").read_text(encoding="utf-8")
+
+
+def title(job: str) -> str:
+    """The first sentence of a job's file."""
+    return source(job).split('"""')[1].split("\n\n")[0].replace("\n", " ").strip()
 
 
 def has_loop(job: str) -> bool:

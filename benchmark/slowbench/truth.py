@@ -23,7 +23,6 @@ class Truth:
     """The truth about one job."""
 
     job: str
-    title: str
     symptom: str
     cause: str
     onset: str
@@ -48,10 +47,9 @@ def made(job: str) -> Truth:
     """Make the truth of a job from its label."""
     what = jobs.scenario.load(job)
     symptom, cause = FROM_GPUTOP[what.label.symptom], FROM_GPUTOP_CAUSE[what.label.cause]
-    title = jobs.source(job).split('"""')[1].split("\n\n")[0].replace("\n", " ").strip()
     victims = () if cause == NONE else ("other ranks",) if symptom == "waits-for-rank" else ("trainers",)
     onset = "start" if what.disturb is None else "disturbance"
-    return Truth(job, title, symptom, cause, onset, victims, tuple(sorted(what.label.culprits)), CAUSES[cause][1])
+    return Truth(job, symptom, cause, onset, victims, tuple(sorted(what.label.culprits)), CAUSES[cause][1])
 
 
 def seal(truth: Truth, salt: str) -> str:
@@ -100,6 +98,13 @@ def drawn(half_of: dict[str, str]) -> list[str]:
             counts[key] = counts.get(key, 0) + 1
             chosen.append(job)
     return sorted(chosen)
+
+
+def rewrite(folder: Path = FOLDER) -> None:
+    """Write the files of the open half anew, after a label has changed; a seal needs its salt, and a new release."""
+    for path in folder.glob("*.json"):
+        if path.name != SEALED:
+            path.write_text(made(path.stem).text(), encoding="utf-8")
 
 
 def write(half_of: dict[str, str], salt: str, folder: Path = FOLDER) -> None:

@@ -28,10 +28,10 @@ from tests.workloads.scenario import HEALTHY, Scenario
 
 BENCHMARK = Path(slowbench.__file__).parents[1]
 _BLAMED = ("fluent-bit", "node_exporter")
-HOGS = Truth("hogs", "", "waits-for-input", "cpu-taken-by-others", "disturbance", ("trainers",), _BLAMED, "stop them")
-DISK = Truth("disk", "", "waits-for-input", "slow-disk", "disturbance", ("trainers",), (), "a cache")
-CALM = Truth("calm", "", "works", "none", "start", (), (), "")
-IDLE = Truth("idle", "", "nothing-to-do", "none", "start", (), (), "")
+HOGS = Truth("hogs", "waits-for-input", "cpu-taken-by-others", "disturbance", ("trainers",), _BLAMED, "stop them")
+DISK = Truth("disk", "waits-for-input", "slow-disk", "disturbance", ("trainers",), (), "a cache")
+CALM = Truth("calm", "works", "none", "start", (), (), "")
+IDLE = Truth("idle", "nothing-to-do", "none", "start", (), (), "")
 PIDS = {"71": "node_exporter", "72": "fluent-bit"}
 
 
@@ -189,7 +189,7 @@ def test_every_word_of_gputop_has_a_neutral_one() -> None:
 def test_the_truths_are_made_of_the_labels() -> None:
     require("torch")
     halves = truth.halves()
-    assert truth.faults() == []
+    assert truth.faults() == [], "python -m slowbench truth --write, in benchmark/"
     assert len(halves) >= 120
     assert {job: split.half_of(job) == split.LEARN for job in halves} == {job: half == truth.OPEN_HALF for job, half in halves.items()}
     assert 0.4 < sum(half == truth.SEALED_HALF for half in halves.values()) / len(halves) < 0.6
