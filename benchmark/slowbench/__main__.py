@@ -50,6 +50,8 @@ def main(argv: list[str] | None = None) -> int:
     check.add_argument("--write", action="store_true", help="write the files of the open half, after a label has changed")
     check.add_argument("--draw", action="store_true", help="for maintainers: draw the jobs of a release, write their files")
     options = parser.parse_args(argv)
+    if options.command != "run":
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # slowbench jobs | head
     try:
         return {"run": _run, "table": _print, "jobs": _jobs, "tools": _tools, "truth": _truth}[options.command](options)
     except (ValueError, FileNotFoundError) as error:
