@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import secrets
 import signal
 import sys
 import time
@@ -48,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     check = commands.add_parser("truth", help="check that the labels agree with the files of this release")
     check.add_argument("--salt", default="", help="the published salt of the sealed half")
     check.add_argument("--write", action="store_true", help="write the files of the open half, after a label has changed")
-    check.add_argument("--draw", action="store_true", help="for maintainers: draw the jobs of a release, write their files")
+    check.add_argument("--draw", action="store_true", help="for maintainers: draw the jobs of a release, write their files; without --salt with a new one")
     options = parser.parse_args(argv)
     if options.command != "run":
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # slowbench jobs | head
@@ -180,6 +181,9 @@ def _truth(options: argparse.Namespace) -> int:
         from slowbench.jobs import scenario
         from tests.corpus import split  # in gputop's tree only: its rules were never fitted to the half `hold-out`
 
+        if not options.salt:
+            options.salt = secrets.token_hex(16)
+            print(f"salt, to be kept until the next release: {options.salt}")
         names = {split.LEARN: truth.OPEN_HALF, split.HOLD_OUT: truth.SEALED_HALF}
         truth.write({name: names[split.half_of(name)] for name in scenario.names()}, options.salt)
     if options.write:

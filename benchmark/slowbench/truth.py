@@ -73,14 +73,18 @@ def halves(folder: Path = FOLDER) -> dict[str, str]:
 
 def faults(salt: str = "", folder: Path = FOLDER) -> list[str]:
     """Jobs whose label disagrees with the files; the sealed half is checked if the salt is known."""
-    found = [
+    hashes = sealed(folder)
+    known = jobs.scenario.names()
+    gone = {job for job in halves(folder) if job not in known}
+    found = [f"{job}: there is no such job; a new draw is needed (--draw)" for job in sorted(gone)]
+    found += [
         f"{path.stem}: its file is not made of its label"
         for path in sorted(folder.glob("*.json"))
-        if path.name != SEALED and path.read_text(encoding="utf-8") != made(path.stem).text()
+        if path.name != SEALED and path.stem not in gone and path.read_text(encoding="utf-8") != made(path.stem).text()
     ]
-    hashes = sealed(folder)
     if salt := salt or hashes["salt"]:
-        found += [f"{job}: its label does not fit its seal" for job, kept in hashes["jobs"].items() if seal(made(job), salt) != kept]
+        kept = {job: value for job, value in hashes["jobs"].items() if job not in gone}
+        found += [f"{job}: its label does not fit its seal" for job, value in kept.items() if seal(made(job), salt) != value]
     return found
 
 

@@ -55,6 +55,7 @@ CAUSES = {
     "growing-memory": ("memory grows until it will be short", "free what is kept"),
     "lost-gpu": ("a GPU is gone or does not answer", "reset or replace it"),
     "link-errors": ("a link repeats packets", "replace cable or card"),
+    "slower-than-before": ("the job is slower than it was, for no known reason", "look at what changed at that time"),
 }  # word -> (meaning, what would fix it)
 
 FROM_GPUTOP = {
@@ -74,4 +75,5 @@ FROM_GPUTOP_CAUSE = {
     "frontend-bound": "front-end", "scheduler-bound": "scheduler", "kv-full": "full-cache", "model-load": "model-loading",
     "gpu-throttle": "gpu-throttled", "undersized-work": "too-little-work", "host-memory-growth": "growing-memory",
     "gpu-memory-growth": "growing-memory", "gpu-lost": "lost-gpu", "link-errors": "link-errors",
+    "slower-than-usual": "slower-than-before",
 }  # gputop's cause -> cause; a test holds that none is missing

@@ -189,7 +189,7 @@ def test_every_word_of_gputop_has_a_neutral_one() -> None:
 def test_the_truths_are_made_of_the_labels() -> None:
     require("torch")
     halves = truth.halves()
-    assert truth.faults() == [], "python -m slowbench truth --write, in benchmark/"
+    assert truth.faults() == [], "python -m slowbench truth --write, or --draw where jobs are gone, in benchmark/"
     assert len(halves) >= 120
     assert {job: split.half_of(job) == split.LEARN for job in halves} == {job: half == truth.OPEN_HALF for job, half in halves.items()}
     assert 0.4 < sum(half == truth.SEALED_HALF for half in halves.values()) / len(halves) < 0.6
@@ -207,6 +207,8 @@ def test_a_seal_fits_one_truth_and_one_salt(tmp_path: Path) -> None:
     assert truth.faults("pepper", tmp_path) == []
     assert len(truth.faults("salt", tmp_path)) == 1
     assert truth.faults("", tmp_path) == []  # nobody can know yet
+    (tmp_path / "renamed.json").write_text("{}")
+    assert ["renamed" in fault for fault in truth.faults("pepper", tmp_path)] == [True]
     assert truth.seal(HOGS, "pepper") != truth.seal(DISK, "pepper")
 
 
