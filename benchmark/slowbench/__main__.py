@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     check = commands.add_parser("truth", help="check that the labels agree with the files of this release")
     check.add_argument("--salt", default="", help="the published salt of the sealed half")
     check.add_argument("--write", action="store_true", help="write the files of the open half, after a label has changed")
-    check.add_argument("--draw", action="store_true", help="for maintainers: draw the jobs of a release, write their files; without --salt with a new one")
+    check.add_argument("--draw", action="store_true", help="for maintainers: draw a release; without --salt with a new one")
     options = parser.parse_args(argv)
     if options.command != "run":
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # slowbench jobs | head
