@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gputop.diagnosis.facts.bursts import Bursts
 from gputop.diagnosis.facts.facts import CallFacts, GpuFacts, JobFacts, LimitFacts, SampledFacts
 from gputop.diagnosis.facts.pauses import Quiet
 from gputop.findings import policy
@@ -183,6 +184,7 @@ class Points:
     def __init__(self) -> None:
         self._points: deque[_FeedPoint] = deque()
         self._quiet: dict[int, Quiet] = {}
+        self._bursts: dict[int, Bursts] = {}
         self._began: dict[int, tuple[int, Calls]] = {}  # trainer -> when its calls were first probed, and their counters then
         self.looked = False  # whether frames between feeds are taken in, too
 
@@ -197,6 +199,7 @@ class Points:
     def push(self, board: Board, roles: Mapping[int, Role]) -> None:
         """Add a point of the board's counters; drop points older than the window."""
         self._quiet = {pid: quiet for pid, quiet in self._quiet.items() if pid in roles}
+        self._bursts = {pid: bursts for pid, bursts in self._bursts.items() if pid in roles}
         self._began = {pid: began for pid, began in self._began.items() if pid in roles}
         calls: dict[int, dict[str, CudaCall]] = {}
         for (pid, name), call in board.calls.items():
@@ -213,8 +216,11 @@ class Points:
         self.looked = True
         for call in probes.calls:
             self._quiet.setdefault(call.pid, Quiet()).note(call, probes.t_ns)
+            self._bursts.setdefault(call.pid, Bursts()).note(call)
         for quiet in self._quiet.values():
             quiet.end_reading(probes.t_ns)
+        for bursts in self._bursts.values():
+            bursts.end_reading()
 
     def _probed(self) -> tuple[_FeedPoint, _FeedPoint]:
         """The first and last point of the window with readings of the probes."""
@@ -224,6 +230,11 @@ class Points:
         """Spans in which a trainer made no CUDA calls between steps; empty if its calls were not looked at between feeds."""
         quiet, last = self._quiet.get(pid), self._points[-1]
         return quiet.spans(self.oldest_ns, last.probed_ns) if quiet is not None else []
+
+    def copies_at_once(self, pid: int) -> int | None:
+        """Copies to the GPU that a trainer makes at once; None if that varies, or its calls were not looked at between feeds."""
+        bursts = self._bursts.get(pid)
+        return None if bursts is None else bursts.copies
 
     def calls(self, pid: int, gpus: Sequence[GpuFacts]) -> CallFacts | None:
         """Facts of the CUDA calls in the window of a trainer on ``gpus``; None if they are not probed."""

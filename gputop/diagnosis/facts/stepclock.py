@@ -122,10 +122,13 @@ def _fits(each: int, calls: CallFacts) -> bool:
     return each <= policy.MOST_COPIES and (abs(apart) if each > 1 else apart) <= each * (policy.LITTLE * syncs + 1.0 / calls.seconds)
 
 
-def step_of(job: JobFacts, clock: Clock, rhythm: float | None, data: float) -> Step | None:
+def step_of(job: JobFacts, clock: Clock, rhythm: float | None, data: float, together: int | None = None) -> Step | None:
     """One step of the job: its pace, and its main thread's time divided by it; None if no clock finds it. ``data``: share of the window in
-    which the trainer waited for data."""
-    pace = clock.per_s(job.cuda.calls)
+    which the trainer waited for data. ``together``: copies to the GPU that a rank of several makes at once; None if that is not known."""
+    pace, calls = clock.per_s(job.cuda.calls), job.cuda.calls
+    if pace is not None and calls is not None and together and data <= policy.LITTLE:  # batches of a slow loader come in bunches, too
+        each = calls.to_gpu_per_s / together
+        pace = each if pace > policy.SAME_RATE * each > 0.0 else pace  # several waits in a step, as one for each bucket of gradients
     if pace is not None:
         return split(pace, "CUDA calls", job.trainer.state.fractions)
     if rhythm is None or job.pauses.spans or (len(job.workers) > 1 and data > 0.0) or _steps_more_often(job, rhythm):

@@ -32,7 +32,7 @@ from gputop.diagnosis.facts.family import part_of
 from gputop.diagnosis.facts.gpus import Gpus
 from gputop.diagnosis.facts.hosts import HostTrack
 from gputop.diagnosis.facts.launches import Launches
-from gputop.diagnosis.facts.life import RanksHere, absent_ranks, ranks_on
+from gputop.diagnosis.facts.life import RanksHere, absent_ranks, has_peers, ranks_on
 from gputop.diagnosis.facts.paced import is_paced, is_sent_unasked
 from gputop.diagnosis.facts.past import Past
 from gputop.diagnosis.facts.points import Counted, Points, copied_beside
@@ -439,7 +439,8 @@ class Window:
         past, server = self._past(job.trainer.pid), self._served.get(job.trainer.pid)
         if server is not None and server.steps_per_s > 0.0:
             return split(server.steps_per_s, "the server's metrics", job.trainer.state.fractions)
-        return step_of(job, past.clock, past.rhythm(job, self._gpus.tracks(job.gpus), self.t_ns), data)
+        together = self._points.copies_at_once(job.trainer.pid) if has_peers(job) else None
+        return step_of(job, past.clock, past.rhythm(job, self._gpus.tracks(job.gpus), self.t_ns), data, together)
 
     def counted(self, trainer_pid: int) -> Counted | None:
         """Counters of a trainer's CUDA calls by which its steps are counted; None if they are not probed."""

@@ -7,8 +7,10 @@ import random
 import pytest
 from msgspec.structs import replace
 
+from gputop.diagnosis.facts.bursts import Bursts
 from gputop.diagnosis.facts.facts import CallFacts, CudaFacts, SampledFacts
 from gputop.diagnosis.facts.stepclock import Clock, Rhythm, from_calls, step_of
+from gputop.model.probes import CudaCall
 from tests.unit.diagnosis.causes import alone
 from tests.unit.diagnosis.causes_fed import throttled_actors
 from tests.unit.diagnosis.scene import FUTEX, ON_CPU, training
@@ -192,3 +194,43 @@ def test_a_gpu_without_work_makes_no_steps(util: float, steps: float | None):
         scene.board.fold(frame)
         scene.engine.follow(scene.board, frame)
     assert scene.engine.explain().verdict.steps_per_s == steps
+
+
+def bursts(*made: int, calls: tuple[str, ...] = ("cuMemcpyHtoDAsync_v2",)) -> Bursts:
+    """So many copies between one reading and the next, by each of these calls."""
+    found, count = Bursts(), 100
+    for copies in made:
+        count += copies
+        for name in (*calls, "cuStreamSynchronize"):
+            found.note(CudaCall(7, name, count, 0, 0))
+        found.end_reading()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("made", "copies"),
+    [
+        ((0, *(2, 0, 0) * 12), 2), ((0, *(1, 1, 0) * 12), 2), ((5, *(2, 0) * 12), 2), ((0, *(1, 0, 0) * 12), 1),
+        ((0, *(2, 0, 0, 0, 1, 0) * 6), None), ((2, 1) * 20, None), ((0, *(2, 0) * 5), None), ((), None), ((0,) * 50, None),
+    ],
+    ids=["pairs", "pairs over two readings", "begins amid one", "single", "differing", "no rest between", "few", "nothing", "no copies"],
+)  # fmt: skip
+def test_copies_that_come_together(made: tuple[int, ...], copies: int | None) -> None:
+    assert bursts(*made).copies == copies
+
+
+def test_a_step_of_a_rank_whose_buckets_all_have_a_wait_is_counted_once() -> None:
+    """Two copies and four waits in each of 3 steps a second: the rarer of both sets twice that pace."""
+    job = training().play(2).engine.facts.jobs[0]
+    calls = CallFacts(SECONDS, most_syncs_per_s=12.0, to_gpu_per_s=6.0, rates=(12.0, 12.0))
+    own = replace(job, cuda=CudaFacts(calls))
+    steps = [step_of(own, _steady(calls), None, data, each) for data, each in ((0.0, 2), (0.0, None), (0.4, 2))]
+    paces = [step and step.per_s for step in steps]
+    assert paces == [3.0, 6.0, 6.0], "batches of a loader that is slow come in bunches, too"
+
+
+def _steady(calls: CallFacts) -> Clock:
+    clock = Clock()
+    for _ in range(8):
+        clock.note(calls)
+    return clock
