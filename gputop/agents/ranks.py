@@ -10,7 +10,8 @@ from gputop.agents.answer import SHORT, Answer, Asked, Next, Row, untrusted
 from gputop.agents.diagnose import late_rows
 from gputop.agents.look import NOW, cause_of, follow, jobs_of, missing_of, summary_of, symptom_of
 from gputop.agents.places import LIVE, Places
-from gputop.fleet.jobs import LATE, TROUBLED, Job, JobRank
+from gputop.fleet.jobs import LATE, TROUBLED, Job, JobRank, divided
+from gputop.model.parallel import DIMENSIONS
 
 SAYS = "Jobs and their ranks at the end of the window: what each does (late: the others wait for it), lost share, pace. Late ones first."
 _FIRST = (LATE, TROUBLED)
@@ -56,10 +57,13 @@ def run(places: Places, asked: RanksQuestion) -> RanksAnswer:
 
 
 def _job(job: Job, number: int) -> Row:
+    parallel = divided(job)
     return {
         "job": number, "name_untrusted": untrusted(job.name, SHORT), "size": job.size, "seen": len(job.members),
         "symptom": symptom_of(job.symptom), "cause": cause_of(job.cause), "lost_share_now": job.lost, "steps_per_s": job.steps_per_s,
-        "headline_untrusted": untrusted(job.headline), "late": late_rows(job), "missing_ranks": [list(pair) for pair in job.missing],
+        "headline_untrusted": untrusted(job.headline), "detail_untrusted": untrusted(job.detail),
+        "parallel": None if parallel is None else {"dp": parallel.dp, **{name: getattr(parallel, name) for name in DIMENSIONS}},
+        "late": late_rows(job), "missing_ranks": [list(pair) for pair in job.missing],
     }  # fmt: skip
 
 

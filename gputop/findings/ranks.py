@@ -57,7 +57,7 @@ def find_slow_part(ranks: Sequence[RankPace], numbers: Sequence[int], parallel: 
         members: dict[int, list[RankPace]] = {}
         for rank, number in zip(ranks, numbers, strict=True):
             members.setdefault(parallel.part_of(kind, number), []).append(rank)
-        if kind != STAGE and min(map(len, members.values())) < 2:
+        if kind != STAGE and min(map(len, members.values()), default=0) < 2:
             continue
         parts = sorted(members)
         means = [_mean(members[part]) for part in parts]

@@ -300,7 +300,7 @@ def _in_collective(member: JobRank) -> float:
     return states.get("waiting-gpu", 0.0) + states.get("blocked", 0.0)
 
 
-def _divided(job: Job) -> Parallel | None:
+def divided(job: Job) -> Parallel | None:
     """How the job is divided over its ranks, as most of these state; None if they do not, or if that does not fit their number."""
     stated = Counter(member.rank.parallel for member in job.members if member.rank.parallel is not None)
     found = stated.most_common(1)[0][0] if stated else None
@@ -348,7 +348,7 @@ def _lost_in_collective(member: JobRank) -> float:
 def _straggler(job: Job) -> Job | None:
     """The job with the rank that holds up all others; None if there is no such rank."""
     measured = [(member, pace) for member in job.members if (pace := member.rank.pace) is not None]
-    paces, numbers, parallel = [pace for _, pace in measured], [member.number for member, _ in measured], _divided(job)
+    paces, numbers, parallel = [pace for _, pace in measured], [member.number for member, _ in measured], divided(job)
     if parallel is None:
         at = find_slowest(paces)
     elif (part := find_slow_part(paces, numbers, parallel)) is not None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+from gputop.agents.ranks import _job as row_of
 from gputop.findings.ranks import RankPace
 from gputop.findings.verdict import Ledger
 from gputop.fleet.asking import NodeAnswer
@@ -132,6 +133,13 @@ def test_a_part_that_is_late_as_a_whole_is_no_sick_host(parallel: Parallel, late
     assert [member.does for member in job.members] == [LATE_WORD if one in late else WAITS for one in range(parallel.size)]
 
 
+def test_agents_are_told_the_part_and_the_sizes() -> None:
+    row = row_of(only(divided(range(8, 12), Parallel(16, tp=4), per_node=8)), 0)
+    assert "data-parallel replica 3 of 4" in str(row["detail_untrusted"])
+    assert row["parallel"] == {"dp": 4, "tp": 4, "pp": 1, "cp": 1, "ep": 1}
+    assert row_of(only(fleet()), 0)["parallel"] is None
+
+
 def test_a_replica_that_is_all_of_a_host_may_be_late_for_its_host() -> None:
     assert "unless all of node2 is slow" in only(divided(range(8, 12), Parallel(16, tp=4), per_node=4)).detail
     assert "unless" not in only(divided(range(8, 12), Parallel(16, tp=4), per_node=8)).detail
@@ -166,6 +174,12 @@ def test_a_part_with_a_reason_of_its_own_is_not_uneven() -> None:
     assert job.cause == "gpu-throttle"
     assert "uneven" not in job.detail
     assert job.late[0].number in (6, 7)
+
+
+@pytest.mark.parametrize("known", [0, 1, 3])
+def test_ranks_of_which_nothing_is_known_are_no_parts(known: int) -> None:
+    sights = [sight(f"node{at}", rank(at, SPINS if at < known else None, size=8, parallel=Parallel(8, tp=2))) for at in range(8)]
+    assert only(sights).late == ()
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,19 @@ import mmap
 import os
 import time
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
-from gputop.model.frame import Transport
+from gputop.model.frame import ProcInfo, Transport
 from gputop.sources.procfs import transport
 from gputop.sources.procfs.configured import FILE_BYTES, group_sizes
 from gputop.sources.procfs.transport import MOST_VARIABLES, VALUE, look
 from tests.sources.children import child
 from tests.sources.test_procfs_real import Live
 from tests.sources.test_procfs_real import live as live
+from tests.wait import until
 
 
 class FakeRank:
@@ -134,6 +137,50 @@ def test_ranks_are_looked_at_in_turn_and_a_lone_trainer_is_not(live: Live, tmp_p
     with child(lambda: time.sleep(60)) as alone:
         for _ in range(3):
             live.beat({alone})
+
+
+class _Identity:
+    def __init__(self) -> None:
+        self.info, self.changes = ProcInfo(1, 1), list[dict[str, Any]]()
+
+    def change(self, **found: Any) -> bool:
+        self.changes.append(found)
+        return True
+
+
+class _Rank:
+    """As much of a process as is looked at."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.folder, self.identity = pid, f"/proc/{pid}/", _Identity()
+
+
+def test_a_rank_whose_files_never_answer_keeps_nobody_from_being_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those on a file system of the job's own, which may hang on purpose."""
+    answers = Event()
+
+    def look(_root: str, folder: str) -> Transport:
+        if folder == "/proc/1/":
+            answers.wait(60)
+        return Transport("nccl", folder)
+
+    monkeypatch.setattr(transport, "look", look)
+    looked, ranks, now = transport.Transports("/"), [_Rank(1), _Rank(2)], [0]
+
+    def read() -> list[Any]:
+        now[0] += transport.HANGS_NS // 4
+        return [*looked.read(now[0], ranks)]  # type: ignore[arg-type]
+
+    try:
+        until(lambda: read() and any("transport" in one for one in ranks[1].identity.changes))
+        [hung] = ranks[0].identity.changes
+        assert "not answered" in hung["transport"].missing["library"]
+        answers.set()
+        for _ in range(8):
+            read()
+        assert len(ranks[0].identity.changes) == 1, "what comes late is dropped"
+    finally:
+        answers.set()
 
 
 # how its training is divided, by its configuration files

@@ -25,6 +25,7 @@ from gputop.system.errors import start_thread
 from gputop.system.text import clean
 
 FIRST_NS, GROWTH, LONGEST_NS = 3 * SECOND_NS, 3, 120 * SECOND_NS  # ns until the second look at a rank, times that each delay grows, most ns
+HANGS_NS, MOST_HUNG = 10 * SECOND_NS, 4  # ns without an answer of a rank's files, after which it is left; ranks left so (a choice)
 SHARE = 0.0005  # of one CPU that looks after a rank's first take at most (guess)
 MOST_RANKS = 16  # ranks that are looked at
 MOST_VARIABLES, VALUE = 32, 128  # variables kept of one rank, and characters of a value
@@ -48,17 +49,25 @@ class Transports:
         self._due: dict[int, tuple[Process, int, int]] = {}  # pid -> (its process, when to look again, delay after that)
         self._thread: threading.Thread | None = None
         self._found: tuple[Process, Transport, dict[str, int]] | None = None
+        self._looked_at: tuple[Process, int] | None = None  # by the thread, and since when
+        self._hung: list[Process] = []  # whose files never answered: a thread is left with each
         self._rest_ns = 0
 
     def read(self, t_ns: int, ranks: Iterable[Process]) -> Iterator[Process]:
         """Begin to look at the rank that is due; yields ranks of which something else is known now."""
         if self._thread is not None and self._thread.is_alive():
-            return
+            if self._looked_at is None or t_ns - self._looked_at[1] <= HANGS_NS or len(self._hung) >= MOST_HUNG:
+                return
+            hung, self._thread = self._looked_at[0], None
+            self._hung.append(hung)
+            reason = f"its files have not answered for {HANGS_NS / 1e9:.0f} s"
+            if hung.identity.change(transport=Transport(missing=dict.fromkeys(("library", "devices", "shm", "variables"), reason))):
+                yield hung
         if self._found is not None:
             (process, transport, sizes), self._found = self._found, None
             if process.identity.change(transport=transport, group_sizes=sizes):
                 yield process
-        known = {process.pid: process for process, _ in zip(ranks, range(MOST_RANKS), strict=False)}
+        known = {process.pid: process for process, _ in zip(ranks, range(MOST_RANKS), strict=False) if process not in self._hung}
         self._due = {pid: entry for pid, entry in self._due.items() if known.get(pid) is entry[0]}
         for pid in known.keys() - self._due.keys():
             self._due[pid] = known[pid], 0, FIRST_NS
@@ -67,11 +76,15 @@ class Transports:
             return
         process, _, delay_ns = self._due[first]
         self._due[first] = process, t_ns + delay_ns, min(LONGEST_NS, GROWTH * delay_ns)
+        self._looked_at = process, t_ns
         self._thread = start_thread(self._look, "gputop-transport", process, t_ns)
 
     def _look(self, process: Process, t_ns: int) -> None:
         began_ns = time.thread_time_ns()
-        self._found = process, look(self._root, process.folder), group_sizes(process.folder, process.identity.info.cmdline)
+        found = process, look(self._root, process.folder), group_sizes(process.folder, process.identity.info.cmdline)
+        if process in self._hung:  # it answered late, and another thread goes on
+            return
+        self._found = found
         self._rest_ns = t_ns + int((time.thread_time_ns() - began_ns) / SHARE)
 
 
