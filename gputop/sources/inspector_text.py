@@ -55,7 +55,7 @@ class Text:
             os.close(fd)
 
     def _open(self, dumps: int, local_rank: str) -> int:
-        """Of the files of the rank's user: the one that it has open, else that of the GPU of its local rank."""
+        """Open the rank's file, one of its own user: the one that it has open itself, else that of the GPU of its local rank."""
         with suppress(OSError):
             for descriptor, link in open_files(self._proc, MOST_DESCRIPTORS):
                 if _FILE.fullmatch(link.rpartition("/")[2]):
