@@ -294,7 +294,7 @@ def _transport(session: Session, info: ProcInfo, at: int | None) -> list[Line]:
     library = f"{one.library} {one.version}".strip() or one.missing.get("library", "maps neither NCCL nor RCCL")
     out = [pair("to other ranks", moving)] if moving else []
     parallel = parallel_of(info.cmdline, number_in(info.env, SIZE_VARIABLES) or 0, info.group_sizes)
-    if parallel is not None:
+    if parallel is not None and parallel.size > 1:
         groups = {"data": parallel.dp, "tensor": parallel.tp, "context": parallel.cp, "pipeline": parallel.pp, "expert": parallel.ep}
         out.append(pair("parallel", ", ".join(f"{name} {count}" for name, count in groups.items() if count > 1)))
     out += [pair("collectives", library), pair("RDMA devices", ", ".join(one.devices) or one.missing.get("devices", "has none open"))]

@@ -320,7 +320,7 @@ async def test_how_a_ranks_data_reach_the_others(make_app: MakeApp) -> None:
     info = session.board.infos[scene.TRAINER]
     variables = {"NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "eth0\x1b[2J"}
     known = Transport("nccl", "2.21.5", devices=["mlx5_0"], variables=variables, configured=["NCCL_IB_DISABLE"])
-    session.board.infos[scene.TRAINER] = structs.replace(info, transport=known)
+    session.board.infos[scene.TRAINER] = structs.replace(info, transport=known, group_sizes={"tp": 2})
     assert session.engine.facts is not None
     session.engine.facts.ways[scene.TRAINER] = (Way("sockets", "eth0", 12e6), Way("shm"))
     reduced = Collective(
@@ -334,6 +334,7 @@ async def test_how_a_ranks_data_reach_the_others(make_app: MakeApp) -> None:
         app.push_screen(DetailsScreen(app.context, scene.TRAINER))
         await pilot.pause()
         facts = {line.strip()[:18].strip(): line.strip()[18:].strip() for line in text(app).split("\n")}
+        assert facts["parallel"] == "tensor 2"
         assert facts["to other ranks"].startswith("TCP by eth0 12 MB/s, shared memory")
         assert facts["collectives"].startswith("nccl 2.21.5")
         assert facts["RDMA devices"].startswith("mlx5_0")
