@@ -86,10 +86,10 @@ def shape(name: str) -> Any:
     from gputop.fleet.document import Fleet
     from gputop.fleet.summary import Summary
     from gputop.loader.sweep import Sweep
+    from gputop.model.flight import Flights
     from gputop.prove.running import Proof
     from gputop.stacks.document import OffCpuWaits, SampledLines, Stacks
     from gputop.stream.snapshot import Snapshot
-    from gputop.traces.flight import Flights
 
     kinds: dict[str, Any] = {
         "explain": Explanation, "diff": Diff, "diff-runs": Slower, "prove": Proof, "stacks": Stacks, "stacks-lines": SampledLines,

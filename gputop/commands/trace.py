@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     length.add_argument("--iterations", type=number(), metavar="N", help="about so many steps, by the pace seen (10); else 1 s")
     length.add_argument("--seconds", type=duration("100ms", "60s"), metavar="TIME", help="a time instead of steps, 0.1s to 60s")
     parser.add_argument("--with-stack", action="store_true", help="Python stacks too: larger files, and the job is slower meanwhile")
+    parser.add_argument("--inject", action="store_true", help="started without `run`: its Python, 3.14 as gputop's, runs a script")
     parser.add_argument("--timeout", type=duration("1s", "1h"), default=60.0, metavar="TIME", help="give up after so long (60s)")
     parser.add_argument("-o", "--output", default=".", metavar="DIR", help="folder of the files gputop-trace-PID-TIME.json (here)")
     parser.add_argument("--read", metavar="FILE", nargs="+", help="read a trace, and ask nobody; with --flight a job's dumps")
@@ -78,8 +79,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _print_flights(args: argparse.Namespace) -> int:
     """Print what flight recorders hold, of ranks that run or of files. Returns 1 if a rank that was asked has not dumped."""
+    from gputop.findings.flights import lines
+    from gputop.model.flight import SCHEMA, Flights
     from gputop.traces.environment import HOW
-    from gputop.traces.flight import SCHEMA, Flights, lines, read_files
+    from gputop.traces.flight import read_files
     from gputop.traces.pipes import ask, recorded
 
     if args.read is not None:
@@ -114,6 +117,16 @@ def _taken(args: argparse.Namespace) -> list[TracedJob]:
     for pid in args.pids:
         if not runs(pid):
             raise UserError(no_process(pid))
+    if args.inject:
+        from gputop.system.errors import Unavailable
+        from gputop.traces.inject import check_python
+
+        if not args.pids:
+            raise UserError("--inject changes what a process runs: name its PID", code=2)
+        try:
+            check_python()
+        except Unavailable as why:
+            raise UserError(f"{why.reason}: {why.remedy}") from None
     if (args.iterations or 1) > MOST_ITERATIONS:
         raise UserError(f"--iterations: at most {MOST_ITERATIONS}", code=2)
     if not args.pids and not waiting():
@@ -121,7 +134,7 @@ def _taken(args: argparse.Namespace) -> list[TracedJob]:
     if not os.path.isdir(args.output):
         raise UserError(f"there is no folder {args.output}")
     ask_sudo(args)
-    wanted = Wanted(args.seconds or 1.0, args.with_stack, args.timeout)
+    wanted = Wanted(args.seconds or 1.0, args.with_stack, args.timeout, args.inject)
     steps = 0 if args.seconds else args.iterations or 10
     jobs = trace_now(stream_argv(args), args.pids, wanted, steps, named(args.output), notify, lambda: leave_root(*_READERS))
     for job in jobs:

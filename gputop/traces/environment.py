@@ -126,6 +126,14 @@ def remove(folder: str) -> None:
         os.rmdir(folder)
 
 
+class OnSharedSocket(Unavailable):
+    """A process that uses Kineto's abstract socket, on which a dynolog may answer. ``uid``: whose process it is."""
+
+    def __init__(self, pid: int, uid: int) -> None:
+        super().__init__(f"process {pid} uses Kineto's shared socket, which any local user may command", f"set {FOLDER}: {HOW}")
+        self.uid = uid
+
+
 class Job(NamedTuple):
     """A process that may be asked. ``folder``: as the process names it. ``uid``: whose process it is."""
 
@@ -152,7 +160,7 @@ def job_of(pid: int, root: str = "/") -> Job:
     if folder.startswith("/") and len(folder) > MOST_FOLDER_CHARS:
         raise Unavailable(f"the folder of process {pid} has too long a path for sockets", HOW)
     if not folder.startswith("/"):
-        raise Unavailable(f"process {pid} uses Kineto's shared socket, which any local user may command", f"set {FOLDER}: {HOW}")
+        raise OnSharedSocket(pid, uid)
     return Job(pid, folder, uid)
 
 
@@ -205,6 +213,11 @@ def bind_within(job: Job, listener: socket, path: str) -> None:
     thread.join()
     if failed:
         raise failed[0]
+
+
+def shares_files(pid: int) -> bool:
+    """True if a path means the same to the process and to this one. Raises OSError."""
+    return _has_our_files(f"/proc/{pid}")
 
 
 def _has_our_files(own: str) -> bool:

@@ -17,19 +17,16 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct, convert, field
 
-from gputop.findings.message import head, labelled
-from gputop.model.ranges import MOST_PID, Bytes, Count, Pid, Ranks, Seconds
-from gputop.system.colour import Line
+from gputop.model.flight import MOST_STOPS, Flight, FlightRank, FlightStop
+from gputop.model.ranges import MOST_PID
 from gputop.system.errors import Unavailable, UserError
 from gputop.system.text import clean, counted, file_size, ranges
 from gputop.traces.environment import FLIGHT
 from gputop.traces.pickled import read_pickle
 
-SCHEMA = 1
 MOST_BYTES = 64 << 20  # of a dump: 2,000 collectives with their stacks are 2 MB
 MOST_DUMPS = 1024  # that are read together
 MOST_CALLS = 100_000  # of a dump that are looked at
-MOST_STOPS = 16  # that are shown
 MOST_CHARS = 120  # of a name
 FRESH_S = 3.0  # s: a call that began so shortly before the dump is under way, not stuck (a choice)
 _MOST_SIZES = 8  # tensors of a call whose sizes are kept
@@ -159,51 +156,6 @@ class Dump:
     def transfers(self) -> list[Call]:
         """Sends and receives that have not ended."""
         return [one for one in self.calls if one.is_p2p and one.state != "completed" and not one.retired]
-
-
-class FlightRank(Struct, frozen=True):
-    """A rank that was asked. ``error``: why there is no dump of it."""
-
-    rank: Ranks | None
-    pid: Pid  # 0: a file that was read
-    version: str = ""  # of the dump's format
-    calls: Count = 0  # in it
-    error: str | None = None
-
-
-class FlightStop(Struct, frozen=True):
-    """A collective, or a transfer between two ranks, in which ranks stand."""
-
-    kind: str
-    """``missing``: ranks did not come; ``differs``: they came to another one; ``late``: a GPU has not begun it; ``inside``: all are in."""
-    group: str
-    collective: str
-    number: Count  # of the collective in its group: its sequence number
-    size_bytes: Bytes | None  # of the tensors that a rank brings
-    shapes: list[list[int]]
-    dtype: str
-    place: str  # of its call in Python: ``train.py:88 in step``
-    waiting: list[Ranks]  # ranks that are in it
-    missing: list[Ranks]  # ranks that did not come, came to another one, or whose GPU has not begun it
-    unknown: list[Ranks]  # members of the group without a dump
-    instead: str  # of the first missing rank: its last call, or the one it came to instead
-    waited_s: Seconds | None
-    words: str  # the stop in a sentence
-
-
-class Flight(Struct, frozen=True):
-    """What the dumps of one job hold."""
-
-    words: str  # the answer in a sentence
-    stops: Annotated[list[FlightStop], Meta(max_length=MOST_STOPS)]  # the one that explains others first
-    ranks: list[FlightRank]
-
-
-class Flights(Struct, frozen=True):
-    """Output of `gputop trace --flight --json`."""
-
-    schema: int
-    jobs: list[Flight]
 
 
 def _converted(value: Any, kind: Any) -> Any:
@@ -443,18 +395,3 @@ def _is_other_side(one: Call, call: Call) -> bool:
     if found is None or wanted is None or _key(one) != _key(call):
         return False
     return found[1] != wanted[1] and (found[2], found[3]) == (wanted[3], wanted[2])
-
-
-def lines(found: Flight, width: int) -> Iterator[Line]:
-    """The answer in the shape of a finding."""
-    yield head("flight recorder", "high" if found.stops else "info", found.words if not found.stops else "")
-    for stop in found.stops:
-        yield from labelled("stop", [(stop.words, "title")], width)
-        facts = [stop.place and f"called at {stop.place}", f"waits for {stop.waited_s:,.0f} s" if stop.waited_s is not None else ""]
-        shapes = " ".join(str(one) for one in stop.shapes[:3])
-        facts.append(f"{stop.dtype} {shapes}".strip() if stop.dtype else "")
-        yield from labelled("", [(text, "") for text in facts if text], width)
-    silent = [one for one in found.ranks if one.error is not None]
-    for one in silent[:MOST_STOPS]:
-        who = f"rank {one.rank}" if one.rank is not None else "process"
-        yield from labelled("note", [(f"{who}{f' ({one.pid})' if one.pid else ''}: {one.error}", "warn")], width)

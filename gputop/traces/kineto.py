@@ -41,6 +41,10 @@ class Asked(NamedTuple):
     address: str
 
 
+class Answered(Unavailable):
+    """Another program answers the jobs of a folder."""
+
+
 class Desk:
     """Answers the jobs of one folder while it is open. ``job``: one of them. ``folder``: a descriptor of the folder."""
 
@@ -71,7 +75,7 @@ class Desk:
         if os.path.lexists(self._path(NAME)):
             if self._answers(self._path(NAME)):
                 what = "another program answers this job: a gputop that takes a trace now, or dynolog"
-                raise Unavailable(what, "wait until it has ended")
+                raise Answered(what, "wait until it has ended")
             os.unlink(NAME, dir_fd=self._folder)  # of a program that was killed
         self._sweeper = self._started_sweeper()
         bind_within(self._job, self._socket, f"{self._job.folder}/{NAME}")

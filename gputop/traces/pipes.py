@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
+from gputop.model.flight import Flight, FlightRank
 from gputop.model.roles import SIZE_VARIABLES, number_in
 from gputop.sources import parse
 from gputop.sources.files import open_files, read_once
@@ -22,7 +23,7 @@ from gputop.stacks.permission import why_not
 from gputop.system.errors import Unavailable
 from gputop.system.text import clean
 from gputop.traces.environment import DUMP_NAMES, ENVIRON_BYTES, FLIGHT, HOW, MOST_FILES, PIPE, eldest_holders
-from gputop.traces.flight import MOST_BYTES, Dump, Flight, FlightRank, judged, read_dump
+from gputop.traces.flight import MOST_BYTES, Dump, judged, read_dump
 
 WITHIN_S = 10.0  # s: a rank looks at its pipe each second, then writes at most some MB
 MOST_RANKS = 256  # that are asked together: more than a machine has GPUs

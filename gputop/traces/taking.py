@@ -8,6 +8,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from functools import partial
 from itertools import islice
 from secrets import token_hex
 
@@ -17,9 +18,11 @@ from gputop.sources import parse
 from gputop.sources.files import read_once
 from gputop.system.errors import Unavailable, UserError
 from gputop.system.output import create, write_all
-from gputop.traces.environment import PREFIX, STAT_BYTES, Job, job_of, opened
+from gputop.system.text import clean
+from gputop.traces import dynolog, inject
+from gputop.traces.environment import PREFIX, STAT_BYTES, Job, OnSharedSocket, job_of, make_folder, opened, remove
 from gputop.traces.events import MOST_BYTES, Events
-from gputop.traces.kineto import Asked, Desk, config
+from gputop.traces.kineto import Answered, Asked, Desk, config
 
 ASKS_WITHIN_S = 7.0  # s: a job asks each second, or by Kineto's default each 5 s
 ALL_START_S = 2.0  # s from the first answer to the begin of a trace by time: by then each rank has asked
@@ -38,6 +41,7 @@ class Wanted(Struct, frozen=True):
     seconds: float = 1.0
     with_stack: bool = False
     timeout_s: float = 60.0  # from the answer to the whole file
+    inject: bool = False  # processes without Kineto's variables run a script: see `gputop.traces.inject`
 
 
 class Taken(Struct, frozen=True):
@@ -50,10 +54,14 @@ class Taken(Struct, frozen=True):
 
 
 class _Case:
-    """One job that is asked. ``state`` goes from ``waits`` over ``answered`` and ``runs`` to ``ended``."""
+    """One job that is asked. ``state`` goes from ``waits`` over ``answered`` and ``runs`` to ``ended``. ``desk``: None where dynolog, or a
+    script in the job, was asked, by ``again``; ``failed``: reports why that gave up."""
 
-    def __init__(self, job: Job, folder: int, desk: Desk, mark: str) -> None:
+    def __init__(self, job: Job, folder: int, desk: Desk | None, mark: str) -> None:
         self.job, self.folder, self.desk, self.mark = job, folder, desk, mark
+        self.again: Callable[[], None] | None = None
+        self.failed: Callable[[], str] = str
+        self.advice = "ask for a shorter one, by --seconds"
         self.state = "waits"
         self.answered_s = 0.0
         self.was_busy = False
@@ -80,7 +88,7 @@ def take(pids: Iterable[int], wanted: Wanted, name_of: Callable[[int], str], not
     with ExitStack() as stack:
         desks: dict[tuple[int, int], tuple[int, Desk]] = {}
         for pid in chosen:
-            found = _begun(pid, desks, mark, stack)
+            found = _begun(pid, desks, mark, stack, wanted)
             if isinstance(found, Taken):
                 done[pid] = found
             else:
@@ -92,8 +100,9 @@ def take(pids: Iterable[int], wanted: Wanted, name_of: Callable[[int], str], not
     return [done[pid] for pid in chosen]
 
 
-def _begun(pid: int, desks: dict[tuple[int, int], tuple[int, Desk]], mark: str, stack: ExitStack) -> _Case | Taken:
-    """The case of a process, at the desk of its folder, which is opened once; or why there is none."""
+def _begun(pid: int, desks: dict[tuple[int, int], tuple[int, Desk]], mark: str, stack: ExitStack, wanted: Wanted) -> _Case | Taken:
+    """The case of a process, at the desk of its folder, which is opened once, or of another way; or why there is none."""
+    job = None
     try:
         job = job_of(pid)
         folder = stack.enter_context(opened(job))
@@ -101,10 +110,40 @@ def _begun(pid: int, desks: dict[tuple[int, int], tuple[int, Desk]], mark: str, 
         if (key := (seen.st_dev, seen.st_ino)) not in desks:
             desks[key] = folder, stack.enter_context(Desk(job, folder))
     except Unavailable as why:
-        return Taken(pid, None, 0.0, f"{why.reason}: {why.remedy}" if why.remedy else why.reason)
+        try:
+            return _otherwise(pid, job, why, mark, stack, wanted)
+        except Unavailable as other:
+            return Taken(pid, None, 0.0, f"{other.reason}: {other.remedy}" if other.remedy else other.reason)
     except OSError as error:  # no more descriptors
         return Taken(pid, None, 0.0, f"process {pid} cannot be asked: {error.strerror}")
     return _Case(job, *desks[key], f"{mark}-{pid}_")
+
+
+def _otherwise(pid: int, job: Job | None, why: Unavailable, mark: str, stack: ExitStack, wanted: Wanted) -> _Case:
+    """The case of a process that answers no desk: a dynolog is asked if it is there already, a script is injected if that is wanted. Raises
+    Unavailable."""
+    if isinstance(why, (OnSharedSocket, Answered)) and dynolog.owner() is not None:
+        if job is None:
+            assert isinstance(why, OnSharedSocket)
+            if why.uid != os.geteuid():
+                raise Unavailable(f"process {pid} is another user's: ask for its trace as that user")
+            stack.callback(remove, path := make_folder())
+            job = Job(pid, path, why.uid)
+        case = _Case(job, stack.enter_context(opened(job)), None, f"{mark}-{pid}_")
+        text = config(f"{job.folder}/{mark}-{pid}.json", wanted.seconds, 0, wanted.with_stack)
+        case.again = partial(dynolog.ask, pid, job.uid, text)
+    elif wanted.inject and job is None:
+        one = inject.Injection(pid)
+        case = _Case(one.job, stack.enter_context(opened(one.job)), None, f"{mark}-{pid}_")
+        stack.callback(lambda: one.end(bool(case.result is None or one.failed() or not _state(pid))))
+        case.advice = "its main thread has not come back from a call, or the trace is too long"
+        case.again = partial(one.begin, f"{mark}-{pid}_0.json", wanted.seconds, wanted.with_stack)
+        case.failed = one.failed
+    else:
+        raise why
+    case.again()
+    case.state, case.answered_s, case.tries = "answered", time.monotonic(), 1 if job is not None else MOST_TRIES
+    return case
 
 
 def _attend(
@@ -136,11 +175,12 @@ def _hear(case: _Case, asked: Asked, wanted: Wanted, mark: str, start_unix_ms: i
     if case.state == "waits" and asked.idle:
         file = f"{case.job.folder}/{mark}-{case.job.pid}.json"
         text = config(file, wanted.seconds, 0 if case.tries else start_unix_ms, wanted.with_stack)
-        if case.desk.answer(asked, text):
+        if case.desk is not None and case.desk.answer(asked, text):
             case.state, case.answered_s = "answered", time.monotonic()
             case.tries += 1
         return
-    case.desk.answer(asked)
+    if case.desk is not None:
+        case.desk.answer(asked)
     if case.state == "waits":
         if not case.was_busy:
             notify(f"process {case.job.pid}: its own torch.profiler is at work, and goes first")
@@ -160,14 +200,29 @@ def _check(case: _Case, now: float, began_s: float, wanted: Wanted) -> None:
             with suppress(OSError):
                 os.unlink(name, dir_fd=case.folder)
             case.state = "waits"
+            if case.again is not None:
+                _ask_again(case, now)
             return
         case.state = "ended"
+    elif failed := case.failed():
+        _end(case, f"torch.profiler could not be started in it: {clean(failed, 200)}")
     elif _state(case.job.pid) in ("", "Z", "X"):
         _end(case, "the process has ended before its trace was whole")
     elif case.state == "waits" and not case.tries and now - began_s > (wanted.timeout_s if case.was_busy else ASKS_WITHIN_S):
         _end(case, "its own torch.profiler is still at work" if case.was_busy else _why_silent(case.job.pid))
     elif case.answered_s and now - case.answered_s > wanted.timeout_s + wanted.seconds:
-        _end(case, f"no trace within {wanted.timeout_s:g} s: ask for a shorter one, by --seconds")
+        _end(case, f"no trace within {wanted.timeout_s:g} s: {case.advice}")
+
+
+def _ask_again(case: _Case, now: float) -> None:
+    """Ask dynolog again, for the first trace of a process may be empty."""
+    assert case.again is not None
+    try:
+        case.again()
+    except Unavailable as why:
+        _end(case, why.reason)
+    else:
+        case.state, case.answered_s, case.tries = "answered", now, case.tries + 1
 
 
 def _is_empty(case: _Case, name: str) -> bool:

@@ -29,6 +29,7 @@ from gputop.fleet import document
 from gputop.fleet.overview import Overview
 from gputop.fleet.summary import summarize
 from gputop.loader.sweep import Point, Sweep
+from gputop.model.flight import FlightRank, Flights
 from gputop.model.ranges import MOST_S
 from gputop.model.trace import TracedJob
 from gputop.prove.running import untried
@@ -36,7 +37,7 @@ from gputop.recording.reader import Recording
 from gputop.stacks.document import OffCpuWaits
 from gputop.stacks.on_demand import OffCpu, OffCpuStack
 from gputop.stream.snapshot import Snapshots
-from gputop.traces.flight import Dump, FlightRank, Flights, judged
+from gputop.traces.flight import Dump, judged
 from gputop.traces.reading import read_file
 from tests.alerts.made import alert
 from tests.fleet.nodes import fleet

@@ -76,12 +76,15 @@ def job(folder: str | None, how: str, seconds: float = 1e4, **environ: str) -> I
         program.write_text(TRAIN)
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("KINETO", "TORCH_"))}
         env = {**clean, **(environment.variables(folder) if folder else {}), "COUNTER": f"{place}/steps", **environ}
-        child = subprocess.Popen([sys.executable, str(program), how, str(seconds)], env=env, stdout=subprocess.PIPE, text=True)
+        child = subprocess.Popen([sys.executable, str(program), how, str(seconds)], env=env, stdout=subprocess.PIPE, text=True,
+                                 start_new_session=True)  # fmt: skip
         try:
             yield Job(child, Path(place, "steps"))
         finally:
-            child.kill()
-            child.communicate()
+            os.killpg(child.pid, signal.SIGKILL)  # its workers, too
+            child.wait()
+            assert child.stdout is not None
+            child.stdout.close()
 
 
 @contextmanager
@@ -236,7 +239,9 @@ def environments(pairs: int, seconds: float) -> Iterator[str]:
     yield table(("pair", "steps/s without", "steps/s with", "difference"), rows) + "\n"
 
 
-def report(asks: int = 5, imports_s: tuple[float, ...] = (5.0, 20.0), runs: int = 2, pairs: int = 5, seconds: float = 12.0) -> Iterator[str]:
+def report(
+    asks: int = 5, imports_s: tuple[float, ...] = (5.0, 20.0), runs: int = 2, pairs: int = 5, seconds: float = 12.0
+) -> Iterator[str]:  # fmt: skip
     """The paragraphs."""
     yield "## Traces of running jobs\n"
     yield from asked(asks)

@@ -21,10 +21,12 @@ from msgspec.structs import replace
 
 from gputop import cli
 from gputop.findings.explanation import Dated
+from gputop.findings.flights import lines
+from gputop.model.flight import Flight
 from gputop.stream.explained import _with_dumps
 from gputop.system.errors import Unavailable, UserError
 from gputop.traces import environment, pickled, pipes
-from gputop.traces.flight import FRESH_S, Dump, Flight, judged, lines, read_dump, read_files, report_folder
+from gputop.traces.flight import FRESH_S, Dump, judged, read_dump, read_files, report_folder
 from gputop.traces.pickled import MOST_MARKS, read_pickle
 from tests.recording.test_report import EPISODE
 from tests.traces.flights import CREATED_NS, call, done, dump, packed
