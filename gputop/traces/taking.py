@@ -26,6 +26,7 @@ from gputop.traces.kineto import Answered, Asked, Desk, config
 
 ASKS_WITHIN_S = 7.0  # s: a job asks each second, or by Kineto's default each 5 s
 ALL_START_S = 2.0  # s from the first answer to the begin of a trace by time: by then each rank has asked
+BEGINS_WITHIN_S = 4.0  # s from the answer until the job reports that it traces, 2 as measured: Kineto drops a start that it finds too near
 _LOOK_S = 0.05  # s between looks for a finished file
 _PIECE_BYTES = 1 << 20
 _EMPTY_BYTES = 1 << 13  # of a file without events, at most: torch 2.13 writes 900
@@ -187,8 +188,16 @@ def _hear(case: _Case, asked: Asked, wanted: Wanted, mark: str, start_unix_ms: i
         case.was_busy = True
     elif not asked.idle:
         case.state = "runs"
+    elif case.state == "answered" and case.tries < MOST_TRIES and _is_dropped(case, start_unix_ms):
+        case.state = "waits"
     elif case.state == "runs" and case.found() is None:
         _end(case, "the trace was given up by torch: the script's own torch.profiler goes first")
+
+
+def _is_dropped(case: _Case, start_unix_ms: int) -> bool:
+    """True if a job that was answered should have begun long since, and is still idle."""
+    starts_in_s = ALL_START_S if start_unix_ms and case.tries == 1 else 0.0
+    return time.monotonic() - case.answered_s > BEGINS_WITHIN_S + starts_in_s
 
 
 def _check(case: _Case, now: float, began_s: float, wanted: Wanted) -> None:

@@ -1,7 +1,8 @@
 """A process that speaks Kineto's side of the protocol, as torch does, and writes a trace: python -m tests.traces.job TRACE [HOW].
 
 HOW: ``empty-first`` writes a trace without events first; ``busy`` traces for itself for 1 s; ``silent`` never asks; ``cancels`` gives up
-what it was asked for; ``dies`` ends once it was asked; ``folder`` makes a folder in place of its trace.
+what it was asked for; ``drops-first`` takes no notice of the first answer; ``dies`` ends once it was asked; ``folder`` makes a folder in
+place of its trace.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ def main(trace: str, how: str = "") -> None:
         asked += 1
         if how == "dies":
             sys.exit(0)
+        if how == "drops-first" and asked == 1:
+            continue
         busy_until_s = time.monotonic() + 0.3
         target = settings["ACTIVITIES_LOG_FILE"].replace(".json", f"_{os.getpid()}.json")
         if how == "cancels":

@@ -94,6 +94,12 @@ def test_a_profiler_of_the_scripts_own_goes_first(folder: str, trace: str, tmp_p
         assert asked([one.pid], tmp_path)[0].error is None
 
 
+def test_an_answer_that_is_dropped_is_given_again(folder: str, trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(taking, "BEGINS_WITHIN_S", 0.3)
+    with job(folder, trace, "drops-first") as one:
+        assert asked([one.pid], tmp_path)[0].error is None
+
+
 @pytest.mark.parametrize(("how", "why"), [("cancels", "given up"), ("dies", "has ended")])
 def test_a_job_that_does_not_deliver_has_a_reason(folder: str, trace: str, tmp_path: Path, how: str, why: str) -> None:
     with job(folder, trace, how) as one:
