@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -247,3 +248,11 @@ async def test_in_a_replay_t_shows_the_last_one_before_the_moment(path: str) -> 
             assert "60 % the loop waited for its loader" in text
             assert NAME in text
         survey.close()
+
+
+def test_a_trace_by_the_command_is_named_in_recordings_that_are_made_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused, sent = TracedJob(os.getpid(), "pytest", 0.0, None, [], "it is stopped"), list[str]()
+    monkeypatch.setattr("gputop.stream.traced.trace_now", lambda *_: [job("user"), refused])
+    monkeypatch.setattr("gputop.stream.marking.send_mark", sent.append)
+    assert cli.main(["trace", str(os.getpid())]) == 1
+    assert sent == [f"trace of train.py (100): {NAME}"]
