@@ -49,8 +49,9 @@ def run(args: argparse.Namespace) -> int:
         check_new(args.output)
     from gputop.doctor.checks import SCHEMA, Doctor, gpu_checks, host_checks, probe_checks, terminal_checks, works
     from gputop.doctor.traces import trace_check
+    from gputop.traces.askable import why_not
 
-    checks = [*gpu_checks("/"), *host_checks("/"), trace_check("/"), *probe_checks("/"), *terminal_checks()]
+    checks = [*gpu_checks("/"), *host_checks("/"), trace_check("/", why_not), *probe_checks("/"), *terminal_checks()]
     found = Doctor(SCHEMA, works(checks), checks)
     if not args.json:
         show(lines(checks, takes_unicode(), width_of(sys.stdout, _LEAST, _MOST, 0)))

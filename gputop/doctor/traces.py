@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from gputop.doctor.checks import DoctorCheck
-from gputop.sources import Unavailable, parse
+from gputop.sources import parse
 from gputop.sources.files import read_once
 from gputop.sources.procfs.libraries import look
-from gputop.system.text import clean, counted
-from gputop.traces.environment import HOW, STAT_BYTES, job_of, waiting
+from gputop.system.text import counted
 
 MOST_NAMED = 3  # processes that are named of each kind (a choice)
-_SILENT = "has not imported torch yet, or is forked from one that has"
+_STAT_BYTES = 4096
 
 
-def trace_check(root: str) -> DoctorCheck:
-    """The torch processes, by whether they can be asked."""
-    found = {pid: _why_not(pid, root) for pid in _torch_processes(root)}
-    can = [pid for pid, (why, _) in found.items() if not why]
-    reasons = [(pid, why, remedy) for pid, (why, remedy) in found.items() if why]
+def trace_check(root: str, why_not: Callable[[Sequence[int], str], Mapping[int, tuple[str, str]]]) -> DoctorCheck:
+    """The torch processes, by whether they can be asked. ``why_not``: as in `gputop.traces.askable`."""
+    found = why_not(_torch_processes(root), root)
+    can, reasons = [pid for pid, (why, _) in found.items() if not why], [row for row in found.values() if row[0]]
     told = [f"{counted(len(can), 'torch process')} can be asked for a trace{_pids(can)}"] if can else []
-    if reasons:
-        why = "; ".join(dict.fromkeys(why for _, why, _ in reasons[:MOST_NAMED]))
-        told.append(f"{counted(len(reasons), 'torch process')} cannot: {why}")
-        remedy = next((remedy for _, _, remedy in reasons if remedy), HOW)
-        return DoctorCheck("traces", "torch traces", "limited", "; ".join(told), remedy)
-    return DoctorCheck("traces", "torch traces", "ok", "; ".join(told) or f"no torch process runs; to ask one, {HOW}")
+    if not reasons:
+        return DoctorCheck("traces", "torch traces", "ok", "; ".join(told) or "no torch process runs: none can be asked for a trace")
+    told.append(f"{counted(len(reasons), 'torch process')} cannot: {'; '.join(dict.fromkeys(why for why, _ in reasons[:MOST_NAMED]))}")
+    remedy = next((remedy for _, remedy in reasons if remedy), None)
+    return DoctorCheck("traces", "torch traces", "limited", "; ".join(told), remedy)
 
 
 def _pids(pids: list[int]) -> str:
@@ -43,14 +41,5 @@ def _torch_processes(root: str) -> list[int]:
         if not name.isdigit() or "torch" not in look(folder)[1]:
             continue
         with suppress(ValueError, IndexError):  # it has ended
-            parents[int(name)] = parse.stat(read_once(folder + "stat", STAT_BYTES) or b"").ppid
+            parents[int(name)] = parse.stat(read_once(folder + "stat", _STAT_BYTES) or b"").ppid
     return sorted(pid for pid, parent in parents.items() if parent not in parents)
-
-
-def _why_not(pid: int, root: str) -> tuple[str, str]:
-    """(why a process cannot be asked, what to do); empty if it can."""
-    try:
-        job_of(pid, root)
-    except Unavailable as why:
-        return clean(why.reason, 200), clean(why.remedy, 200)
-    return ("", "") if pid in waiting(root) else (f"process {pid} {_SILENT}", "")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 
 from gputop.diagnosis import Engine
 from gputop.findings.verdict import Incident
@@ -13,7 +12,7 @@ from gputop.model.board import Board
 from gputop.model.frame import TracedJob
 from gputop.model.trace import BY_GPUTOP
 from gputop.system import config, crash
-from gputop.system.errors import Unavailable, UserError, starting
+from gputop.system.errors import UserError, starting
 
 LASTS_NS = 30_000_000_000  # ns that an incident has lasted: a shorter one may be an evaluation or a checkpoint (a choice)
 GAP_NS = 3_600_000_000_000  # ns from one trace of a job to the next
@@ -105,16 +104,11 @@ class AutoTracing:
         self._deliver(jobs)
 
 
-def can_be_asked(pids: Iterable[int]) -> list[int]:
+def can_be_asked(pids: Sequence[int]) -> list[int]:
     """The processes that have what Kineto needs to be asked, and wait for it."""
-    from gputop.traces.environment import job_of, waiting
+    from gputop.traces.askable import why_not
 
-    ready = []
-    for pid in pids:
-        with suppress(Unavailable):
-            ready.append(job_of(pid).pid)
-    asking = set(waiting()) if ready else set()
-    return [pid for pid in ready if pid in asking]
+    return [pid for pid, (why, _) in why_not(pids).items() if not why]
 
 
 def own_folder() -> str:

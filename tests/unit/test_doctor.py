@@ -15,6 +15,7 @@ from gputop.doctor.traces import trace_check
 from gputop.sources.ebpf.source import LEAST_THREADS, room_for_threads
 from gputop.sources.procfs import source
 from gputop.system.colour import painted
+from gputop.traces.askable import why_not
 from gputop.traces.environment import CLIENT
 from tests.sources.fake_nics import HNS, MLX5, FakeNics
 
@@ -204,20 +205,20 @@ def torch_process(root: Path, pid: int, parent: int = 1, libs: str = "libtorch_c
 
 def test_it_names_who_can_be_asked_for_a_trace_and_why_not(tmp_path: Path) -> None:
     put(tmp_path, "proc/net/unix", "Num RefCount Protocol Flags Type St Inode Path\n")
-    assert trace_check(str(tmp_path)).state == "ok"
+    assert trace_check(str(tmp_path), why_not).state == "ok"
     ready = {"KINETO_USE_DAEMON": "1", "KINETO_IPC_SOCKET_DIR": "/run/gputop"}
     torch_process(tmp_path, 10, **ready)
     torch_process(tmp_path, 11, parent=10, **ready)  # forked from it: a worker of its loader
     torch_process(tmp_path, 12, libs="libc.so.6")
     put(tmp_path, "proc/net/unix", f"0: 2 0 0 2 1 777 /run/gputop/{CLIENT}{'a' * 36}\n")
     (tmp_path / "proc/10/fd/5").symlink_to("socket:[777]")
-    found = trace_check(str(tmp_path))
+    found = trace_check(str(tmp_path), why_not)
     assert (found.state, found.remedy) == ("ok", None)
     assert "1 torch process can be asked for a trace (10)" in found.detail
     torch_process(tmp_path, 20)
     torch_process(tmp_path, 30, KINETO_USE_DAEMON="1")
     torch_process(tmp_path, 40, **ready)
-    found = trace_check(str(tmp_path))
+    found = trace_check(str(tmp_path), why_not)
     assert found.state == "limited"
     assert "3 torch processes cannot" in found.detail
     assert all(words in found.detail for words in ("process 20", "any local user may command", "process 40 has not imported torch"))
