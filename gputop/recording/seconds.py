@@ -19,6 +19,7 @@ from gputop.model.board import wakeup_key
 from gputop.model.collective import newest_of
 from gputop.model.driverlog import errors_by_key
 from gputop.model.frame import (
+    MOST_TRACES,
     SECOND_NS,
     CudaCall,
     Frame,
@@ -244,7 +245,7 @@ def _merge(frames: Sequence[Frame], gpus: list[Gpu], host: Host | None) -> Frame
         probes=_merge_probes([frame.probes for frame in frames if frame.probes is not None]),
         sources=list({source.name: source for frame in frames for source in frame.sources}.values()),
         stacks=[stack for frame in frames for stack in frame.stacks], marks=[mark for frame in frames for mark in frame.marks],
-        traces=[one for frame in frames for one in frame.traces],
+        traces=[one for frame in frames for one in frame.traces][-MOST_TRACES:],
         servings=list(newest(one for frame in frames for one in frame.servings).values()),
         collectives=list(newest_of(one for frame in frames for one in frame.collectives).values()),
         driver_errors=list(errors_by_key(one for frame in frames for one in frame.driver_errors).values()),
