@@ -48,6 +48,7 @@ class DiagnoseAnswer(Answer):
     culprits: list[Row] = []
     victims: list[int] = []
     evidence_untrusted: list[str] = []
+    request_way_untrusted: list[str] | UnsetType = UNSET  # of an inference server
     fixes: list[Row] = []
     next_test: Row | UnsetType = UNSET  # absent where the cause is clear
     what_if_untrusted: list[str] = []
@@ -106,6 +107,7 @@ def details(one: Episode) -> dict[str, Any]:
             untrusted(f"{item.metric} = {'not measured' if item.value is None else item.value} {item.unit}: {item.text}")
             for item in one.evidence[:MOST_NAMED]
         ],
+        **({} if one.requests is None else {"request_way_untrusted": [untrusted(stage.line().strip()) for stage in one.requests.way]}),
         "fixes": [_fix(fix) for fix in one.fixes[:MOST_FIXES]],
         **({} if one.next_test is None else {"next_test": _fix(one.next_test)}),
     }  # fmt: skip

@@ -498,9 +498,8 @@ def _blended(shares: dict[str, float], state: ProcState, seconds: float) -> dict
 
 
 def _paced(one: Standing) -> Verdict:
-    """The verdict with the step and the requests, which only the worst standing's verdict has."""
-    server = one.facts.servers.get(one.job.trainer.pid)
-    return replace(one.verdict, step=one.job.step, requests=None if server is None else server.requests)
+    """The verdict with the step, which only the worst standing's verdict has."""
+    return replace(one.verdict, step=one.job.step)
 
 
 def _on_gpus(standing: list[Standing]) -> list[Standing]:

@@ -235,6 +235,7 @@ def _reword(incident: Incident, verdict: Verdict) -> None:
     incident.headline, incident.detail, incident.confidence = verdict.headline, verdict.detail, verdict.confidence
     incident.evidence, incident.symptom = list(verdict.evidence), verdict.symptom
     incident.path, incident.near, incident.next_test = verdict.path, verdict.near, verdict.next_test
+    incident.requests = verdict.requests
 
 
 def _add_culprits(episode: _StandingCause, incident: Incident, one: Standing, board: Board) -> None:

@@ -23,6 +23,7 @@ from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.states import host_side_loss
 from gputop.diagnosis.graph.walk import of_hang, walk
 from gputop.diagnosis.phases import Phase, Seen, phase_of
+from gputop.diagnosis.requests import requests_of
 from gputop.findings import parts, policy
 from gputop.findings.nexttest import Doubt, next_test
 from gputop.findings.path import certainty, confidence
@@ -208,6 +209,7 @@ def _worded(one: Standing) -> Verdict:
         culprits=finding.culprits, victims=victims, trainer_pid=one.trainer_pid, why=why, path=path,
         regain_gpu_s=None if regain is None else round(regain * one.facts.seconds * len(job.gpus), 3),
         speedup_max=None if regain is None else speedup_max(regain + (job.lost or 0.0) * one.unexplained, 1.0),
+        requests=requests_of(job, one.facts, one.cause, path, finding.culprits),
     )  # fmt: skip
 
 

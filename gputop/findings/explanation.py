@@ -35,6 +35,7 @@ from gputop.findings.verdict import (
     Ledger,
     PathStep,
     Regain,
+    Requests,
     SeverityWord,
     Step,
     Symptom,
@@ -130,12 +131,13 @@ class Episode(Struct, frozen=True):
     fixes: Annotated[list[Fix], _MANY]
     path: Annotated[list[PathStep], _FEW]  # of the moment that the headline describes
     near: CauseWord | None = None  # another cause that held nearly as much of the loss then: both stand
+    requests: Requests | None = None  # of an inference server, of that moment: with their way through it
     help_url: Url = ""  # of the page about the cause; empty: there is none
     next_test: Fix | None = None  # the cheapest test that distinguishes the two; None: the cause is clear
 
     def brief(self) -> Episode:
-        """The incident without detail, victims, evidence, fixes, path and page, as a node of a fleet reports it each second."""
-        return replace(self, detail="", victims=[], evidence=[], fixes=[], path=[], help_url="", next_test=None)
+        """The incident without detail, victims, evidence, fixes, path, requests, test and page, as a node of a fleet reports it each second."""
+        return replace(self, detail="", victims=[], evidence=[], fixes=[], path=[], requests=None, help_url="", next_test=None)
 
 
 class Trained(Struct, frozen=True):
@@ -351,7 +353,13 @@ def _episode_from(one: Episode) -> Episode:
         culprits=[replace(culprit, name=name(culprit.name)) for culprit in one.culprits],
         evidence=evidence_from(one.evidence), fixes=fixes_from(one.fixes), help_url=page_of(one.cause),
         next_test=_test_from(one.next_test),
+        requests=None if one.requests is None else _requests_from(one.requests),
     )  # fmt: skip
+
+
+def _requests_from(found: Requests) -> Requests:
+    """Requests of a file, with harmless names and only gputop's own texts."""
+    return replace(found, way=tuple(replace(one, name=name(one.name), told=said(one.told)) for one in found.way))
 
 
 def evidence_from(found: Iterable[Evidence]) -> list[Evidence]:

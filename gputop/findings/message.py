@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from gputop.findings.path import reading, tree
-from gputop.findings.verdict import SEVERITY_COLOURS, Evidence, Fix, PathStep
+from gputop.findings.verdict import SEVERITY_COLOURS, STAGE_INDENT, Evidence, Fix, PathStep, Requests
 from gputop.system.colour import Line
 from gputop.system.text import cell_width, clean
 
@@ -57,6 +57,15 @@ def labelled(label: str, rows: Iterable[tuple[str, str]], width: int, colour: st
 def way(path: Sequence[PathStep], width: int) -> Iterator[Line]:
     """The path to the cause, each step deeper than the one before."""
     yield from labelled("way", ((f"{indent}{line}", "") for indent, line in tree(path)), width)
+
+
+def requests(found: Requests | None, width: int) -> Iterator[Line]:
+    """The way of a request through an inference server, a row for each part; none of another program."""
+    rows = [] if found is None else [(one.line(), "warn" if one.slow else "") for one in found.way]
+    for i, (text, style) in enumerate(rows):
+        first, *rest = _wrap(clean(text), max(20, width - INDENT - LABEL), rest=" " * (STAGE_INDENT + 2)) or [""]
+        yield [(f"{'':<{INDENT}}{'asks' if not i else '':<{LABEL}}", "dim"), (first, style)]
+        yield from ([(f"{'':<{INDENT + LABEL}}{line}", style)] for line in rest)
 
 
 def fixes(found: Sequence[Fix], width: int) -> Iterator[Line]:

@@ -46,6 +46,7 @@ def explain_lines(
     yield from message.wrapped(verdict.detail, width)
     yield from message.way(verdict.path, width)
     if worst is not None:
+        yield from message.requests(worst.requests, width)
         yield from _remedy(worst, width)
     else:
         yield from message.next_test(verdict.next_test, width)
@@ -201,6 +202,7 @@ def _incident(incident: Episode, unended: str, width: int, is_above: bool) -> It
         return
     yield from message.wrapped(incident.detail, width)
     yield from message.way(incident.path, width)
+    yield from message.requests(incident.requests, width)
     yield from _remedy(incident, width)
 
 

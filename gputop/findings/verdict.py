@@ -173,6 +173,29 @@ class Step(Struct, frozen=True):
         return f"{self.per_s:.2f} steps a second; {figure(ms, 3)} ms each: {split}"
 
 
+REQUEST_STAGES = ("requests", "tokenizer", "scheduler", "memory", "GPU", "detokenizer", "client", "CPU")
+"""Parts of the way of a request: the server's queue; who makes tokens of it, forms batches, keeps its keys and values, computes, makes text
+of tokens; who reads the answer; who takes the CPUs."""
+
+
+class RequestStage(Struct, frozen=True):
+    """One part of the way of a request through an inference server, as it was in the window."""
+
+    part: Annotated[str, _one_of(REQUEST_STAGES)]
+    pid: Pid | None  # None: no process
+    name: str  # cleaned; empty: nothing to be named
+    told: str  # what it does
+    slow: bool = False  # the time goes there
+
+    def line(self) -> str:
+        """``tokenizer    VLLM::APIServer (812) runs on 0.98 CPUs``, with a mark where the time goes."""
+        who = self.name if self.pid is None else f"{self.name} ({self.pid})"
+        return f"{'►' if self.slow else ' '} {self.part:<{STAGE_INDENT - 2}}{' '.join(filter(None, (who, self.told)))}"
+
+
+STAGE_INDENT = 2 + max(map(len, REQUEST_STAGES)) + 2  # columns of a part's line before what is told
+
+
 class Requests(Struct, frozen=True):
     """Requests of an inference server, by its own metrics: what it has in place of steps."""
 
@@ -182,6 +205,8 @@ class Requests(Struct, frozen=True):
     first_token_p50_s: Seconds | None = None
     first_token_p99_s: Seconds | None = None
     kv_used_pct: Percent | None = None
+    way: tuple[RequestStage, ...] = ()
+    """Through the server: why the first token is late, or that it is not."""
 
     def told(self) -> str:
         """``4 requests run, 20 wait; 312 tokens/s; first token 0.25 s (p99 0.9 s); KV memory 42 %``"""
@@ -269,6 +294,7 @@ class Incident(Struct):
     last_ns: int = 0  # when its cause was last present; 0 if it loses no GPU time
     near: str | None = None  # as in `Verdict`, of the moment that headline and evidence describe
     next_test: Fix | None = None  # as in `Verdict`, of the same moment
+    requests: Requests | None = None  # likewise
 
     @property
     def key(self) -> tuple[int, int]:

@@ -12,14 +12,15 @@ from gputop.prove.served import between, pages_of, together
 
 def page(t_s: float, tokens: int | None, first_token: dict[int, int] | None = None, **values: object) -> Serving:
     got = {"generated_tokens": tokens, "first_token": first_token or {}}
-    return Serving(5, "127.0.0.1:8000", t_ns=round(t_s * SECOND_NS), **got, **values)  # type: ignore[arg-type]
+    return Serving(5, "127.0.0.1:8000", t_ns=round(t_s * SECOND_NS), **got | values)  # type: ignore[arg-type]
 
 
 def test_the_pages_of_a_process_on_a_gpu_are_its_servers() -> None:
     board = Board(Header(t_ns=1, unix_ns=1, cpus=2))
     infos = [
         ProcInfo(5, 1, ppid=1, comm="vllm", cmdline=["python3", "/opt/bin/vllm", "serve"]),
-        ProcInfo(6, 1, ppid=5, comm="VLLM::EngineCor", cmdline=["VLLM::EngineCore"]), ProcInfo(7, 1, ppid=1, comm="python", cmdline=["t.py"]),
+        ProcInfo(6, 1, ppid=5, comm="VLLM::EngineCor", cmdline=["VLLM::EngineCore"]),
+        ProcInfo(7, 1, ppid=1, comm="python", cmdline=["t.py"]),
     ]  # fmt: skip
     silent = Serving(5, "127.0.0.1:8000", model="b", t_ns=2, problem="it answers 404")
     board.fold(Frame(1, 2, infos=infos, servings=[Serving(5, "127.0.0.1:8000", model="a", t_ns=2, running=1), silent]))

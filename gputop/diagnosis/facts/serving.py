@@ -67,15 +67,29 @@ class ServerFacts(Struct, frozen=True):
         tokens = None if self.tokens_per_s is None else round(self.tokens_per_s, 1)
         return Requests(self.running, self.waiting, tokens, self.first_token_p50_s, self.first_token_p99_s, used)
 
+    def busiest(self, *parts: str) -> ServerPart | None:
+        """The busiest of the processes that play one of these parts; None if none is a process of its own."""
+        return max((one for one in self.parts if one.part in parts), key=lambda one: one.cores, default=None)
+
     @property
     def front(self) -> ServerPart | None:
-        """The busiest of the processes that requests and answers go through; None if none is a process of its own."""
-        return max((one for one in self.parts if one.part in _BEFORE_GPU), key=lambda one: one.cores, default=None)
+        """The busiest of the processes that requests and answers go through."""
+        return self.busiest(*_BEFORE_GPU)
+
+    @property
+    def tokenizer(self) -> ServerPart | None:
+        """The busiest of those that a request goes through before the engine."""
+        return self.busiest(FRONT, TOKENIZER)
+
+    @property
+    def detokenizer(self) -> ServerPart | None:
+        """The busiest of those that make text of tokens, where that is their only part."""
+        return self.busiest(DETOKENIZER)
 
     @property
     def scheduler(self) -> ServerPart | None:
         """The busiest of the processes that form batches; with one GPU it computes, too."""
-        return max((one for one in self.parts if one.part == SCHEDULER), key=lambda one: one.cores, default=None)
+        return self.busiest(SCHEDULER)
 
     @property
     def full_front(self) -> ServerPart | None:

@@ -27,6 +27,7 @@ from gputop.tui.draw import Line, Span, duration, size
 from gputop.tui.draw.columns import TableColumn, cells, titles, total
 from gputop.tui.draw.lanes import RollingCells, level, merge, with_cursor
 from gputop.tui.draw.search import matches
+from gputop.tui.draw.served import served_at
 from gputop.tui.draw.view import Axis, View
 from gputop.tui.draw.words import Words, words_of
 
@@ -135,6 +136,7 @@ class _RowBuilder:
         self.switched = ProbedSwitches(older, newer)
         self.on_gpu = gpus_by_pid(newer)
         self.guilty = culprits_at(session, view.at_ns)
+        self.served = served_at(session, view.at_ns, newer, roles)
         self.cpus = newer.header.cpus or 0
 
     def all(self) -> list[ProcessRow]:
@@ -187,6 +189,7 @@ class _RowBuilder:
         else:
             words = self._words_of(info, role)
             row.who, row.user, row.command, row.arguments, row.job = words[2:]
+            row.arguments = self.served.get(pid, row.arguments)
             row.start_ticks, row.elapsed_s = info.start_ticks, self._elapsed_s(info.start_ticks)
         if sample is not None:
             row.rss_bytes = sample.rss_bytes

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gputop.findings.outlook import told
 from gputop.findings.path import factor, lost_of, reading, tree, who, without
-from gputop.findings.verdict import CAUSES, SEVERITY_COLOURS, Evidence, Fix, Verdict, WhatIf, page_of
+from gputop.findings.verdict import CAUSES, SEVERITY_COLOURS, STAGE_INDENT, Evidence, Fix, Verdict, WhatIf, page_of
 from gputop.system.text import cell_width, clean, cut, fit
 from gputop.tui.draw import Line, folded, room_for, size
 
@@ -74,9 +74,11 @@ def below(found: MomentFindings, width: int, rows: int) -> list[Line]:
 
 
 def action(found: MomentFindings, width: int) -> list[Block]:
-    """The path to the cause, the culprits, the fixes and the next test."""
+    """The path to the cause, the way of a server's requests, the culprits, the fixes and the next test."""
     verdict = found.verdict
-    blocks = walk(verdict, width), culprits(verdict, width), fixes(verdict.fixes, width), next_test(verdict, width)
+    blocks = (
+        walk(verdict, width), asked(verdict, width), culprits(verdict, width), fixes(verdict.fixes, width), next_test(verdict, width),
+    )  # fmt: skip
     return [block for block in blocks if block]
 
 
@@ -139,6 +141,16 @@ def walk(verdict: Verdict, width: int) -> Block:
     named = [who(one.pid, one.name) for one in verdict.culprits]
     told = without(verdict.cause, named, verdict.regain_gpu_s, verdict.speedup_max)
     return out + wrapped(told, width, "title", "  ")
+
+
+def asked(verdict: Verdict, width: int) -> Block:
+    """The way of a request through an inference server: where the time to the first token goes."""
+    way = verdict.requests.way if verdict.requests is not None else ()
+    out: Block = [[("the way of a request, to its first token", "head")]] if way else []
+    for one in way:
+        first, *rest = wrapped(clean(one.line()), width, "warn" if one.slow else "", "  ") or [[]]
+        out += [first, *([(" " * STAGE_INDENT, ""), *line] for line in rest)]
+    return out
 
 
 def culprits(verdict: Verdict, width: int) -> Block:
