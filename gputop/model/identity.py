@@ -132,6 +132,11 @@ def identity_in_paths(*paths: str) -> CgroupIdentity:
     return found
 
 
+def in_pod(info: ProcInfo) -> bool:
+    """True if a process runs in a pod, by its control group."""
+    return bool(identity_in_paths(info.cgroup, info.cpu_cgroup).pod_uid)
+
+
 def _container(path: str) -> tuple[str, str]:
     """(runtime, id) of the container in a path; the runtime is empty if the path lacks it, both if there is no container."""
     folders = path.split("/")

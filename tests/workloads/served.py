@@ -3,7 +3,7 @@
 The engine is the trainer's process, `VLLM::EngineCore`; its child `VLLM::APIServer` takes requests over HTTP, makes tokens of them, hands
 them on over a UNIX socket, streams the answers, and serves `/metrics` with vLLM's names. Clients are a session of their own:
 `python -m tests.workloads.served clients FOLDER COUNT PROMPT ANSWER LONG_ANSWER`. Flags in the folder: `slow`, what the scenario makes slow
-is so; `quiet`, clients ask no more.
+is so; `quiet`, clients ask no more; `unread`, clients hardly read.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _FIRST_S = (0.01, 0.02, 0.04, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0)
 _TOKEN_S = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_READS_S = 0.4  # s between two reads, of `_READ_BYTES`, of a client that hardly reads
+_ROOM_BYTES, _READ_BYTES = 1 << 17, 1 << 15  # of a socket that fills soon: less than two packets over loopback would stand still
 _WORDS = "The committee's report doesn't say which of the 42 proposals it'll take up first; they've been tabled. "
 
 
@@ -47,11 +49,12 @@ def asked(running: Running, clients: int, prompt: int = 200, answer: int = 30, l
 
 def engine(
     trainer: Trainer, *, pass_ms: float, tokenize_ms: tuple[float, float] = (1.0, 1.0), schedule_ms: tuple[float, float] = (0.5, 0.5),
-    kv_tokens: int = 1 << 20, most: int = 64, blocks: int = 0, load: Callable[[], None] = lambda: None,
+    kv_tokens: int = 1 << 20, most: int = 64, blocks: int = 0, load: Callable[[], None] = lambda: None, text_bytes: int = 0,
 ) -> None:  # fmt: skip
     """Serve until the time is over. ``pass_ms``: of a forward pass on the GPU; the pairs: CPU time of the API server for a prompt, and of
     the engine between two passes, before and once it is slow; ``kv_tokens``: room for keys and values; ``most``: requests at once;
-    ``blocks``: of a kernel, 0 for as many as the GPU has SMs; ``load``: of the weights, before it listens."""
+    ``blocks``: of a kernel, 0 for as many as the GPU has SMs; ``load``: of the weights, before it listens; ``text_bytes``: of a token and
+    its alternatives, which the server then writes in order and waits until each is taken; 0: a word, kept for clients that read later."""
     from tests.workloads.gpu import SMS
     from tests.workloads.loop import Over
 
@@ -60,9 +63,11 @@ def engine(
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(f"{folder}/engine.sock")
         listening.listen()
-        command = [sys.executable, "-m", "tests.workloads.served", "server", str(folder), *map(str, tokenize_ms)]
+        command = [sys.executable, "-m", "tests.workloads.served", "server", str(folder), *map(str, (*tokenize_ms, text_bytes))]
         server = subprocess.Popen(command)
         line, _ = listening.accept()
+        if text_bytes:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 12)
     load()
     line.sendall(b"{}\n")
     requests: queue.Queue[dict[str, int]] = queue.Queue()
@@ -129,9 +134,10 @@ class Batch:
 class _Server:
     """The API server."""
 
-    def __init__(self, folder: Path, tokenize_ms: tuple[float, float]) -> None:
-        self._folder, self._tokenize_ms = folder, tokenize_ms
+    def __init__(self, folder: Path, tokenize_ms: tuple[float, float], text_bytes: int) -> None:
+        self._folder, self._tokenize_ms, self._text_bytes = folder, tokenize_ms, text_bytes
         self._answers: dict[int, asyncio.Queue[bool]] = {}
+        self._writers: dict[int, asyncio.StreamWriter] = {}
         self._engine: asyncio.StreamWriter | None = None
         self._last: dict[str, Any] = {}
         self._prompt_tokens = self._generated = self._finished = self._number = 0
@@ -139,7 +145,8 @@ class _Server:
 
     async def run(self) -> None:
         """Serve for ever."""
-        reader, self._engine = await asyncio.open_unix_connection(f"{self._folder}/engine.sock", limit=1 << 20)
+        room = 1 << 11 if self._text_bytes else 1 << 20
+        reader, self._engine = await asyncio.open_unix_connection(f"{self._folder}/engine.sock", limit=room)
         await reader.readline()  # the engine is ready
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         port = self._folder / "port"
@@ -152,6 +159,10 @@ class _Server:
             for number in self._last["tokens"]:
                 if number in self._answers:
                     self._answers[number].put_nowait(number in done)
+                if self._text_bytes and number in self._writers:
+                    with suppress(ConnectionError):
+                        self._writers[number].write(b"data: " + b"x" * self._text_bytes + b"\n\n")
+                        await self._writers[number].drain()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -175,6 +186,10 @@ class _Server:
         assert self._engine is not None
         self._engine.write(json.dumps({"id": number, "prompt": asked["prompt_tokens"], "answer": asked["max_tokens"]}).encode() + b"\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        if self._text_bytes:
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM_BYTES)
+            writer.transport.set_write_buffer_limits(high=_ROOM_BYTES)
+            self._writers[number] = writer
         last_s, is_done = 0.0, False
         while not is_done:
             is_done = await self._answers[number].get()
@@ -184,8 +199,10 @@ class _Server:
             else:
                 self._first[bisect_left(_FIRST_S, now_s - came_s)] += 1
             last_s = now_s
-            writer.write(b'data: {"choices": [{"text": " word"}]}\n\n')
+            if not self._text_bytes:
+                writer.write(b'data: {"choices": [{"text": " word"}]}\n\n')
         del self._answers[number]
+        self._writers.pop(number, None)
         self._finished += 1
 
     def _page(self) -> str:
@@ -216,13 +233,18 @@ async def _ask_for_ever(folder: Path, number: int, prompt: int, answer: int, lon
             await asyncio.sleep(0.1)
             continue
         with suppress(ConnectionError):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            line = socket.socket()
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _ROOM_BYTES)
+            line.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(line, ("127.0.0.1", port))
+            reader, writer = await asyncio.open_connection(sock=line, limit=_READ_BYTES)
             tokens = long_answer if (folder / "slow").exists() else answer
             body = {"prompt": _WORDS * 4, "prompt_tokens": prompt, "max_tokens": draw.randint(tokens // 2, tokens)}
             text = json.dumps(body).encode()
             writer.write(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
-            while await reader.read(1 << 16):
-                pass
+            while await reader.read(_READ_BYTES):
+                if (folder / "unread").exists():
+                    await asyncio.sleep(_READS_S)
             writer.close()
 
 
@@ -245,7 +267,7 @@ def _main(what: str, folder: Path, *numbers: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if what == "server":
         _called("VLLM::APIServer")
-        asyncio.run(_Server(folder, (float(numbers[0]), float(numbers[1]))).run())
+        asyncio.run(_Server(folder, (float(numbers[0]), float(numbers[1])), int(numbers[2])).run())
     else:
         asyncio.run(_clients(folder, *map(int, numbers)))
 

@@ -73,6 +73,7 @@ class Loading(Struct, frozen=True, kw_only=True):
     endless: Hints  # it waits for ever for one that has died or hangs
     uneven: Hints  # one rank has more to do than the others
     grown: Hints  # memory of so many loaders grows
+    unread: Hints  # what it writes is read too slowly
 
 
 class Computing(Struct, frozen=True, kw_only=True):
@@ -89,9 +90,12 @@ class Computing(Struct, frozen=True, kw_only=True):
     bigger: Hints  # the GPU is more than it uses
     turns: Hints  # its GPUs work one after the other
     checkpoints: Hints  # the GPU rests while it writes them
-    ranks: Hints  # some wait for ever for one that is gone
+    again: Hints  # ranks wait for one that is gone
+    ranks: Hints  # the same, so that it does not come again
     endless_ranks: Hints  # all wait for each other for ever
     exchanged: Hints  # they send each other more than the network carries
+    hoarded: Hints  # its memory on the host grows
+    hoarded_gpu: Hints  # its memory on a GPU grows
 
 
 _ANY = Loading(
@@ -116,6 +120,7 @@ _ANY = Loading(
     endless=(Hint("Have the next one end with an error, rather than wait for ever: give its waits a time limit"),),
     uneven=(Hint("Even out the ranks' parts of the work: this one has more, where its GPU is as fast as theirs"),),
     grown=(Hint("Until then, restart the loaders now and then"),),
+    unread=(Hint("Write less often, or to a file"), Hint("Or hand it to a thread that writes while the next step runs")),
 )
 
 LOADING = {
@@ -312,6 +317,10 @@ LOADING = {
         endless=(Hint("Give requests a time limit, and let a health check restart the engine"),),
         uneven=(Hint("Spread requests, or experts, more evenly: this rank has more, where its GPU is as fast as the others"),),
         grown=(Hint("Until then, let its processes be restarted one after the other, now and then"),),
+        unread=(
+            Hint("Let a proxy that takes whole answers stand before it: then a client that reads slowly holds nobody up"),
+            Hint("End the streams of clients that do not read, after a time limit; send answers in larger pieces (--stream-interval)"),
+        ),
     ),
     Kind.NATIVE: replace(
         _ANY,
@@ -326,6 +335,7 @@ LOADING = {
     ),
 }  # fmt: skip
 
+_CACHE_THAT_FILLS = Hint("If it is a cache that fills, compare with the size that it should reach: then this ends by itself")
 _PLAIN = Computing(
     beside=(Hint("Copy the next input on a stream of its own while this one is computed"),),
     smaller=(Hint("Send less: bytes as they were stored, converted on the GPU"),),
@@ -350,12 +360,15 @@ _PLAIN = Computing(
         Hint("Or give it only as many GPUs as it needs", "CUDA_VISIBLE_DEVICES=..."),
     ),
     checkpoints=(Hint("Write checkpoints from a copy, in another thread or process, or less often"),),
+    again=(Hint("Restart the job, from its last checkpoint if it has one: its ranks will wait until the collective's timeout"),),
     ranks=(Hint("Let the launcher end all ranks when one ends"),),
     endless_ranks=(Hint("Have the next one end with an error, rather than wait for ever: give its collectives a time limit"),),
     exchanged=(
         Hint("Exchange less often: add up several inputs' results on each GPU before the ranks exchange them"),
         Hint("Or send fewer bytes, in 16 bits rather than 32, and begin while the rest is still being computed"),
     ),
+    hoarded=(Hint("Let go of what each step keeps"), _CACHE_THAT_FILLS),
+    hoarded_gpu=(Hint("Free what each step allocates before the next one, or take it from a pool of fixed size"), _CACHE_THAT_FILLS),
 )
 
 COMPUTING = {
@@ -404,6 +417,18 @@ COMPUTING = {
             Hint(
                 "Or send them in 16 bits",
                 "model.register_comm_hook(None, torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_hook)",
+            ),
+        ),
+        again=(Hint("Restart the training from its last checkpoint: they will wait until the collective's timeout"),),
+        hoarded=(
+            Hint("Keep numbers, not tensors: a loss that is kept holds all that it was computed from", "losses.append(loss.item())"),
+            _CACHE_THAT_FILLS,
+        ),
+        hoarded_gpu=(
+            Hint("Keep no tensor that holds its graph from step to step", "total += loss.detach()  # or loss.item()"),
+            Hint("Let go of a step's results before the next one", "del loss, output; optimizer.zero_grad(set_to_none=True)"),
+            Hint(
+                "If torch.cuda.memory_allocated() stays level, the allocator fragments", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
             ),
         ),
         turns=(
@@ -474,7 +499,16 @@ COMPUTING = {
             Hint("Let the engine capture CUDA graphs: take out what forbids that (--enforce-eager, --disable-cuda-graph)"),
             Hint("Or let it compute more requests at once (--max-num-seqs, --max-running-requests)"),
         ),
-        waits=(Hint("Let it schedule the next step before this one is done (--async-scheduling), and sample on the GPU"),),
+        waits=(Hint("Let it schedule the next step before this one is done (vLLM: no --no-async-scheduling), and sample on the GPU"),),
+        again=(Hint("Restart the engine with all of its ranks: the others will wait until the collective's timeout"),),
+        hoarded=(
+            Hint("Give its caches on the host a bound: of prefixes, of images, of tokens that were made"), _CACHE_THAT_FILLS,
+            Hint("Until then, restart one replica after the other, now and then"),
+        ),
+        hoarded_gpu=(
+            Hint("Leave it more room beside its memory for keys and values (--gpu-memory-utilization, --mem-fraction-static)"),
+            Hint("Or bound what requests may ask for: their length, images in them, how many run at once"),
+        ),
         bigger=(Hint("Give it more requests at once, if there are any, or a larger model"), _PLAIN.bigger[1]),
         turns=(
             Hint("Split each layer rather than the layers over its GPUs (--tensor-parallel-size), or run one engine on each"),
@@ -496,6 +530,11 @@ def framework_of(job: WalkedJob, kind: Kind) -> Framework:
     if "tensorflow" in libs:
         return Framework.TENSORFLOW
     return Framework.UNKNOWN if is_python(info) else Framework.CUDA
+
+
+def is_scripted(job: WalkedJob, facts: WalkedFacts) -> bool:
+    """True if the job is a script in Python, which its users may change: no engine, no program in another language."""
+    return is_python(job.trainer.info) and kind_of(job, facts) is not Kind.ENGINE
 
 
 def loading(job: WalkedJob, facts: WalkedFacts) -> Loading:

@@ -20,6 +20,7 @@ from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Evidence, Fix
+from gputop.model.identity import in_pod
 from gputop.system.text import counted
 
 PERIOD_US = 100_000  # us, period of cpu.max by default
@@ -77,6 +78,9 @@ def _fixes(job: WalkedJob, facts: WalkedFacts, guests: list[Taker]) -> list[Fix]
     # More than the present quota: a process that runs in bursts is throttled in them, though its mean demand is lower.
     cpus = min(len(capacity(job, facts).allowed), max(ceil(wanted), floor(quota) + 1))
     fixes.append(Fix(filled("Raise the quota of {} to {}", job.limits.quota_path, counted(cpus, "CPU")), _raising(job, cpus)))
+    if in_pod(job.trainer.info):
+        text = "And in the pod's spec, for its next start: the kubelet sets the quota from there"
+        fixes.append(Fix(text, filled("kubectl set resources ... --limits=cpu={:d}", cpus)))
     if quota and job.workers and len(job.workers) > quota + 1 and wanted <= quota:
         fixes += advice.fixes(advice.loading(job, facts).fewer, max(1, int(quota)))
     return fixes

@@ -11,6 +11,7 @@ Abstains: the job wants more CPUs than exist anyway (worker-oversubscription), f
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.facts.capacity import beside, capacity, wanted
@@ -22,6 +23,7 @@ from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Evidence, Fix
+from gputop.model.identity import in_pod
 from gputop.model.machine import parse_cpus
 from gputop.model.roles import TORCH_WORKER, program_name
 from gputop.system.text import counted
@@ -55,6 +57,9 @@ def _rivals(job: WalkedJob, facts: WalkedFacts) -> list[Taker]:
             if proc.cores >= policy.HARDLY:
                 found.append(Taker(proc.pid, name, proc.cores, kept_s, {}, proc.older.utime_ns + proc.older.stime_ns, proc.info))
     return found
+
+
+MOST_ASKED = 1024  # CPUs that a pod is advised to ask for, where the host's are not known
 
 
 def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
@@ -100,7 +105,18 @@ def _fixes(takers: list[Taker], job: WalkedJob, facts: WalkedFacts) -> list[Fix]
     theirs = {pid for other in others for pid in _pids_of(other, facts)}
     strangers = [taker for taker in takers if taker.pid not in theirs]
     shared = [*_sharing([job, *others], facts)] if others else []
-    return shared if others and not strangers else [*shared, *_yielding(strangers, job, facts)]
+    found = shared if others and not strangers else [*shared, *_yielding(strangers, job, facts)]
+    return [*(one for one in found if not one.look), *_asking(job, facts), *(one for one in found if one.look)]
+
+
+def _asking(job: WalkedJob, facts: WalkedFacts) -> Iterator[Fix]:
+    """The fix for a job in a pod: Kubernetes gives it weight by what it asks for."""
+    if in_pod(job.trainer.info):
+        server = facts.servers.get(job.trainer.pid)
+        parts = 0.0 if server is None else sum(one.cores + one.ready for one in server.parts)
+        cpus = max(1, min(facts.host.cpus or MOST_ASKED, ceil(max(wanted(job), parts))))
+        text = "In the pod's spec, ask for as many whole CPUs as it wants; limited to as many, by the static CPU manager, they are its own"
+        yield Fix(text, filled("kubectl set resources ... --requests=cpu={:d} --limits=cpu={:d}", cpus, cpus))
 
 
 def _trainings_of(takers: list[Taker], job: WalkedJob, facts: WalkedFacts) -> list[WalkedJob]:

@@ -19,13 +19,19 @@ _CHEAPER = Fix("Make a request cheaper for it: fewer logs and log-probabilities,
 _SWITCHES: Switches = {
     "vllm": (Fix("Run more API servers (vLLM from 0.9.1 on)", "vllm serve MODEL --api-server-count 4"), _CHEAPER),
     "sglang": (
-        Fix("Make tokens in more processes (SGLang from 0.5 on)", "python -m sglang.launch_server --tokenizer-worker-num 4"),
+        Fix("Make tokens in more processes (SGLang from 0.5.2 on)", "python -m sglang.launch_server --tokenizer-worker-num 4"),
         Fix("Send answers in larger pieces", "python -m sglang.launch_server --stream-interval 8"),
         _CHEAPER,
     ),
     "tgi": (Fix("Check requests in more threads", "text-generation-launcher --validation-workers 8"), _CHEAPER),
     "": (Fix("Give what takes requests more processes, by its own switch, or run several servers behind a balancer"), _CHEAPER),
 }
+
+_OF_DETOKENIZER = (
+    Fix("Send answers in larger pieces", "python -m sglang.launch_server --stream-interval 8"),
+    Fix("Make text in more processes (newer SGLang)", "python -m sglang.launch_server --detokenizer-worker-num 4"),
+    _CHEAPER,
+)
 
 
 def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
@@ -40,7 +46,8 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     look = Fix("See what it does, by line", filled("gputop stacks {:pid} --duration 10", front.pid), look=True)
     culprit = Culprit(front.pid, front.name, round(front.cores * facts.seconds, 3))
     told = filled("{}; {}", detail, requests(server))
-    return Finding(told, shown, (*fixes(server, _SWITCHES), look), (culprit,), (job.trainer.pid,))
+    ways = _OF_DETOKENIZER if front is server.detokenizer else fixes(server, _SWITCHES)
+    return Finding(told, shown, (*ways, look), (culprit,), (job.trainer.pid,))
 
 
 JUDGE = Judge("frontend-bound", "input-bound", _tell, rows=(("front", "server"),))

@@ -37,7 +37,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     if job.output.unheard and rests:
         return _tell_of_unheard(job)
     if (job.programs.stopped or job.programs.mute) and not hung:
-        return _tell_of_programs(job)
+        return _tell_of_programs(job, facts)
     if stuck.is_still(job):
         return _tell_of_all(job, facts)
     others = "the others cannot deliver in its place" if rests else "the others go on without it"
@@ -46,7 +46,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     return Finding(filled("{}; {}", _states_line(hung), others), tuple(map(_evidence, hung)), tuple(_fixes(hung, job, facts)), (), victims)
 
 
-def _tell_of_programs(job: WalkedJob) -> Finding:
+def _tell_of_programs(job: WalkedJob, facts: WalkedFacts) -> Finding:
     """The finding about programs of the trainer that are stopped, or blocked writing errors that no process reads."""
     named = joined(", ", (filled("{} ({})", name, pid) for pid, name in (job.programs.stopped or job.programs.mute).items()))
     one = len(job.programs.stopped or job.programs.mute) == 1
@@ -59,9 +59,10 @@ def _tell_of_programs(job: WalkedJob) -> Finding:
         detail = filled("{}, which it started, {} filled the pipe to which {} errors go, and {}: it has no reader", named, has, its, stands)
         evidence = Evidence("mute", len(job.programs.mute), "programs", "that it started wait until their errors are read")
         redirect = "Read the errors of what it starts, or send them to a file"
+        command = "subprocess.Popen(..., stderr=open('errors.log', 'ab'))" if advice.is_scripted(job, facts) else ""
         fixes = (
             Fix("Read it, and let it go on", filled("cat /proc/{:pid}/fd/2", min(job.programs.mute))),
-            Fix(redirect, "subprocess.Popen(..., stderr=open('errors.log', 'ab'))"),
+            Fix(redirect, command),
         )
     return Finding(detail, (evidence,), fixes, (), (job.trainer.pid,))
 
@@ -74,7 +75,7 @@ def _tell_of_unheard(job: WalkedJob) -> Finding:
     fixes = (
         Fix("Let it go on where that goes: a pager, a terminal stopped by Ctrl-S", goes, look=True),
         Fix("Or read it yourself, if it is a pipe", filled("cat /proc/{:pid}/fd/{:d}", pid, fd)),
-        Fix("Write to a file the next time", "... > train.log 2>&1"),
+        Fix("Write to a file the next time", "... > output.log 2>&1"),
     )
     return Finding(filled("{}{}", detail, "output" if fd == 1 else "error"), (evidence,), fixes, (), (pid,))
 
@@ -138,7 +139,7 @@ def _fixes(hung: list[ProcFacts], job: WalkedJob, facts: WalkedFacts) -> Iterato
         elif how == "held by a debugger":
             yield Fix("Find the debugger, and have it go on or detach", filled("grep TracerPid /proc/{:pid}/status", worker.pid), look=True)
         elif how == "dead":
-            yield Fix(filled("{} has died (killed, or out of memory?): the training must be restarted", label))
+            yield Fix(filled("{} has died (killed, or out of memory?): the job must be restarted", label))
             yield Fix("See whether the kernel killed it", _WAS_KILLED, look=True)
         else:
             waiting.append(worker)

@@ -90,7 +90,7 @@ def _tell_of_rivals(job: WalkedJob, facts: WalkedFacts) -> Finding:
     own = filled("{} ({})", job.trainer.role.label, job.trainer.pid)
     fixes = (
         Fix("See which lock, and what is done under it", filled("gputop stacks {:pids}", pids), look=True),
-        Fix("Hold it for shorter (not while the GPU works), or give each trainer its own part of what it guards"),
+        Fix("Hold it for shorter (not while the GPU works), or give each process its own part of what it guards"),
     )
     return Finding(
         filled("the main thread of {} slept {:.0f}% of the time at a lock until {} let go of it", own, 100 * share, names),

@@ -69,7 +69,7 @@ def _finding(job: WalkedJob, facts: WalkedFacts) -> _MainThreadWork:
             does, "until threads of its own are through", Fix("See what its threads do, by line", stacks, look=True), fixes
         )
     if most in ("pipe", "poll") and asks_programs(job):
-        seldom = "Start no program for each step: ask seldom, in a thread, or a library (torch.cuda.memory_allocated, pynvml)"
+        seldom = "Start no program for each step: ask seldom, in a thread, or a library (NVML rather than nvidia-smi)"
         does = filled("waits {} for short programs that it starts, which run on {:.1f} CPUs", share, job.trainer.children)
         return _MainThreadWork(does, "for programs that it starts", where, (Fix(seldom),))
     if not job.workers and most in ("pipe", "poll"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gputop.diagnosis.causes import Finding, Judge, percent
+from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.facts.facts import OutputReader
 from gputop.diagnosis.facts.feeders import LISTENING
 from gputop.diagnosis.facts.proc import ProcFacts
@@ -21,23 +21,18 @@ from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import READS, Culprit, Fix
 
-_LESS = Fix("Write less often, or to a file")
-
 
 def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     trainer, reader = job.trainer, next(iter(job.output.readers), None)
     loss = job.lost if job.lost is not None else host_side_loss(job)
     share = loss * sum(claim.share for claim in job.claims if claim.cause == JUDGE.cause)
+    ways = advice.fixes(advice.loading(job, facts).unread)
     evidence = percent("main_waits_pct", share, "of the main thread's time asleep until its output is read")
     who = filled("the main thread of {} ({}) waits {:.0f}% of the time until ", trainer.role.label, trainer.pid, 100 * share)
     if reader is None:
         look = Fix("See what should read it: a terminal that is slow or held (Ctrl-S), a pager, a logger", lists_ends(trainer), look=True)
-        return Finding(who + "its output is read: no reader is fast enough", (evidence,), (look, _LESS), (), (trainer.pid,))
-    fixes = (
-        Fix("See what the reader does", filled("gputop stacks {:pids}", [trainer.pid, reader.pid]), look=True),
-        _LESS,
-        Fix("Or hand it to a thread that writes while the next step runs"),
-    )
+        return Finding(who + "its output is read: no reader is fast enough", (evidence,), (*ways, look), (), (trainer.pid,))
+    fixes = (*ways, Fix("See what the reader does", filled("gputop stacks {:pids}", [trainer.pid, reader.pid]), look=True))
     culprit = Culprit(reader.pid, reader.name, None if reader.cores is None else round(reader.cores * facts.seconds, 3))
     return Finding(who + _reads(reader), (evidence,), fixes, (culprit,), (trainer.pid,))
 

@@ -20,7 +20,8 @@ from gputop.findings.verdict import Evidence, Fix
 _LESS = Fix("Ask for less on the CPU: no log-probabilities, penalties or grammars where they are not needed; fewer logs and statistics")
 _SWITCHES: Switches = {
     "vllm": (
-        Fix("Schedule the next pass during this one (vLLM from 0.10 on; newer ones do so anyway)", "vllm serve MODEL --async-scheduling"),
+        Fix("Schedule the next pass during this one (vLLM 0.10 to 0.13)", "vllm serve MODEL --async-scheduling"),
+        Fix("vLLM from 0.14 on does so by itself, unless it was started with --no-async-scheduling, in stages (pipeline) or for pooling"),
         _LESS,
     ),
     "sglang": (

@@ -65,7 +65,7 @@ def _tell_of_absent(job: WalkedJob, facts: WalkedFacts) -> Finding:
     stand = filled("{} {}", counted(waiting, "other"), "stands" if waiting == 1 else "stand")
     evidence = Evidence("absent_ranks", float(len(job.ranks.absent)), "", "ranks that their launcher announced and that have no process")
     fixes = (
-        Fix("Restart the training from its last checkpoint: they will wait until the collective's timeout"),
+        *advice.fixes(advice.computing(job, facts).again),
         Fix("Was it killed, or out of memory?", "dmesg | grep -i 'killed process'", look=True),
         *advice.fixes(advice.computing(job, facts).ranks),
     )

@@ -35,9 +35,13 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     fixes: list[Fix] = []
     if any(pool_of_threads(worker) > policy.HALF for worker in job.workers):
         text = "Each worker runs several compute threads: give each one, also where it sets them itself (torch.set_num_threads, cv2)"
+        if not advice.is_scripted(job, facts):
+            text = "Each worker runs several compute threads: give each one, also where it sets them itself"
         fixes.append(Fix(text, "export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1"))
     elif pool_of_threads(job.trainer) > cpus:
         text = "Its own pool of threads is larger than its CPUs: give it as many as there are (torch.set_num_threads, cv2)"
+        if not advice.is_scripted(job, facts):
+            text = "Its own pool of threads is larger than its CPUs: give it as many as there are"
         fixes.append(Fix(text, filled("export OMP_NUM_THREADS={:d} MKL_NUM_THREADS={:d}", cpus, cpus)))
     if len(job.workers) > cpus:
         ways = advice.loading(job, facts)

@@ -1,7 +1,8 @@
 """The kind of program that a job is, for advice that it can follow: by the libraries it maps, its names, and its feeders.
 
-A program that loads by torch's DataLoader is known by its workers' names. For others the names of the job's members decide (an inference
-engine, Ray, ffmpeg), then the loader library that it maps, then whether it is Python at all.
+A program that loads by torch's DataLoader is known by its workers' names, in Python that is no engine's own process. For
+others the names of the job's members decide (an inference engine, Ray, ffmpeg), then the loader library that it maps, then whether it is
+Python at all.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ _BY_LOADER = {"grain": Kind.GRAIN, "dali": Kind.DALI, "tensorflow": Kind.TF_DATA
 def kind_of(job: JobFacts, facts: Facts) -> Kind:
     """The kind of a job. The order matters: what its processes are called is surer than what they map."""
     info = job.trainer.info
-    if job.workers and job.loader.is_torchs:
-        return Kind.TORCH
+    if job.workers and job.loader.is_torchs and is_python(info) and engine_of(info) is None:
+        return Kind.TORCH  # also of a trainer that has an engine within it, for its samples
     members = [one.info for one in (job.trainer, *job.workers)]
     own = {name for info in members for name in names_of(info)}
     if own & _ENGINES or any(map(engine_of, members)) or _ENGINE_LIBS & {*info.libs}:
@@ -67,7 +68,7 @@ def _by_libraries(job: JobFacts) -> Kind:
     info, loader = job.trainer.info, (job.workers[0] if job.workers else job.trainer).role.loader
     if loader in _BY_LOADER or "jax" in info.libs:
         return _BY_LOADER.get(loader, Kind.JAX)
-    if job.workers:
+    if job.workers and is_python(info):
         return Kind.POOL
     if not is_python(info) or ("mpi" in info.libs and "torch" not in info.libs):
         return Kind.NATIVE

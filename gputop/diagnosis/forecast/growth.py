@@ -39,6 +39,7 @@ from gputop.findings.trouble import span_words
 from gputop.findings.verdict import GPU_GROWTH, HOST_GROWTH, Evidence, Fix, Incident, Victim
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import ProcSample
+from gputop.model.roles import is_python
 from gputop.system.text import counted
 
 MOST_VICTIMS = 16  # workers that are named
@@ -354,35 +355,36 @@ _COPIES = Fix(
 )
 _CACHES = Fix("Keep less of what was read: a cache without a bound, a list that is only appended to, open readers",
               "functools.lru_cache(maxsize=1000)")  # fmt: skip
-_OF_TRAINER = (
-    Fix("Keep numbers, not tensors: a loss that is kept holds all that it was computed from", "losses.append(loss.item())"),
-    Fix("If it is a cache that fills, compare with the size that it should reach: then this ends by itself"),
-)
 _OF_SHM = (
     Fix("Copy what is kept of a batch: a kept tensor of a worker's holds its piece of shared memory", "kept.append(batch.clone())"),
-    Fix("See what is there", "ls -lhS /dev/shm | head; df -h /dev/shm", look=True),
 )
-_OF_GPU = (
-    Fix("Keep no tensor that holds its graph from step to step", "total += loss.detach()  # or loss.item()"),
-    Fix("Let go of a step's results before the next one", "del loss, output; optimizer.zero_grad(set_to_none=True)"),
-    Fix("See what holds it", "torch.cuda.memory._record_memory_history(); torch.cuda.memory._dump_snapshot('memory.pickle')", look=True),
-    Fix("If torch.cuda.memory_allocated() stays level, the allocator fragments", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+_LOOK_AT_SHM = Fix("See what is there", "ls -lhS /dev/shm | head; df -h /dev/shm", look=True)
+_LOOK_AT_GPU = Fix(
+    "See what holds it", "torch.cuda.memory._record_memory_history(); torch.cuda.memory._dump_snapshot('memory.pickle')", look=True
 )
 
 
 def _fixes(case: _GrowingQuantity, copied: float, facts: WalkedFacts) -> Iterator[Fix]:
     """Fixes: changes, then ways to go on without them."""
-    job = case.job
+    job, ways = case.job, advice.computing(case.job, facts)
+    is_torchs = ways is advice.COMPUTING[advice.Framework.TORCH]
     if case.part == WORKERS:
         pids = [pid for pid, one in case.series.held.items() if one.grown_bytes > 0]
-        yield from (_COPIES, _CACHES) if copied >= policy.HALF else (_CACHES, _COPIES)
+        if advice.is_scripted(job, facts):
+            yield from (_COPIES, _CACHES) if copied >= policy.HALF else (_CACHES, _COPIES)
         yield Fix("See what allocates", filled("memray attach {:pid}", pids[0] if pids else job.trainer.pid), look=True)
         yield from advice.fixes(advice.loading(job, facts).grown, len(job.workers))
     elif case.part == TRAINER:
-        yield from _OF_TRAINER
-        yield Fix("See what allocates", filled("memray attach {:pid}", job.trainer.pid), look=True)
+        yield from advice.fixes(ways.hoarded)
+        if is_python(job.trainer.info):
+            yield Fix("See what allocates", filled("memray attach {:pid}", job.trainer.pid), look=True)
+    elif case.part == SHM:
+        yield from _OF_SHM if is_torchs else advice.fixes(ways.hoarded)
+        yield _LOOK_AT_SHM
     else:
-        yield from _OF_SHM if case.part == SHM else _OF_GPU
+        yield from advice.fixes(ways.hoarded_gpu)
+        if is_torchs:
+            yield _LOOK_AT_GPU
 
 
 def _rate(per_s: float) -> str:
