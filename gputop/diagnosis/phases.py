@@ -172,7 +172,8 @@ class Seen:
         main thread waits for any request."""
         job, idle = self.job, self.job.idle or 0.0
         stands = job.programs.stopped or job.programs.mute or job.ranks.absent
-        if job.loader.births or stands or job.host_only or idle < policy.HALF or self.is_fed:
+        server = self.facts.servers.get(job.trainer.pid)
+        if job.loader.births or stands or job.host_only or idle < policy.HALF or self.is_fed or (server is not None and server.running):
             return False
         if job.workers:
             rests = job.trainer.kinds.get(waits.POLL, 0.0) >= policy.MOST and all(map(_is_idle_helper, job.workers))

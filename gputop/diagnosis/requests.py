@@ -25,7 +25,7 @@ def requests_of(
     server = facts.servers.get(job.trainer.pid)
     if server is None or server.is_loading:
         return None
-    found = server.requests or Requests(None, None, None)  # one that is too busy to answer with its metrics is shown by its processes
+    found = server.requests or Requests(None, None, None)  # of one too busy to answer with its metrics, its processes show
     stages = [*_stages(job, facts, server, cause, culprits)]
     slow = _slow(stages, job, server, cause, path)
     way = tuple(RequestStage(one.part, one.pid, one.name, one.told, one is slow) for one in stages)
@@ -91,6 +91,9 @@ def _takers(
     own = {one.pid for one in server.parts} | {job.trainer.pid}
     if cause == "cgroup-throttle" and job.limits.quota_cpus is not None:
         yield RequestStage("CPU", None, "", filled("a quota of {:g} CPUs stops it", job.limits.quota_cpus))
+    front = server.front
+    if cause == "output-blocked" and front is not None and front.cores < policy.AT_WORK and any(one.pid == front.pid for one in culprits):
+        yield RequestStage("client", None, "", filled("reads too slowly, probably: {} sleeps until its output is taken", clean(front.name)))
     for one in [one for one in culprits if one.pid not in own][:MOST_TAKERS]:
         taken = None if one.cpu_s is None or facts.seconds <= 0.0 else one.cpu_s / facts.seconds
         part = "client" if cause == "output-blocked" else "CPU"
@@ -108,6 +111,8 @@ def _slow(
     wanted = _STAGE_OF.get(cause)
     if wanted is None and cause == "cgroup-throttle":
         wanted = "CPU"
+    if wanted is None and cause == "output-blocked" and any(one.part == "client" for one in stages):
+        wanted = "client"
     by_pid = {one.pid: one for one in stages if one.pid is not None}
     on_path = [by_pid[step.pid] for step in path if step.pid in by_pid]
     if wanted is None and on_path:

@@ -1,18 +1,46 @@
-"""What a serving job's row shows where a training has its arguments: requests, queue, tokens a second, time to the first token."""
+"""What the row of a serving job shows in place of steps and workers: queue, requests, tokens a second, time to the first token."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
 
 from gputop.model.board import Board
 from gputop.model.roles import Role
 from gputop.model.serving import SPAN_NS, ServingNow, serving_now
 from gputop.stream.session import Session
 from gputop.system.text import figure
+from gputop.tui.draw import Span
+from gputop.tui.draw.columns import TableColumn
+
+SERVES = "SERVES"  # the fact without which the columns have nothing to show
+FROM_WIDTH = 120  # columns of a terminal from which on they are there; in a narrower one the words stand behind the name
 
 
-def served_at(session: Session, t_ns: int | None, newer: Board, roles: Mapping[int, Role]) -> dict[int, str]:
-    """Pid of the first process on a GPU of each server -> its requests in words, at ``t_ns`` (None is now). ``newer``: the board then."""
+class ServedNow(Struct, frozen=True):
+    """The requests of one server, its models and engines together. None: its page has no such metric."""
+
+    waiting: float | None
+    running: float | None
+    tokens_per_s: float | None
+    first_token_p99_s: float | None
+
+    def words(self) -> str:
+        """``5 wait 11 run 560 tok/s TTFT 0.98 s``"""
+        parts = (
+            (self.waiting, "{:.0f} wait"), (self.running, "{:.0f} run"),
+            (_short(self.tokens_per_s), "{} tok/s"), (_short(self.first_token_p99_s), "TTFT {} s"),
+        )  # fmt: skip
+        return " ".join(form.format(value) for value, form in parts if value is not None)
+
+
+def _short(value: float | None) -> str | None:
+    return None if value is None else figure(value, 2 if value < 10.0 else 3)
+
+
+def served_at(session: Session, t_ns: int | None, newer: Board, roles: Mapping[int, Role]) -> dict[int, ServedNow]:
+    """Pid of the first process on a GPU of each server -> its requests at ``t_ns`` (None is now). ``newer``: the board then."""
     if not newer.servings:
         return {}
     from gputop.model.engines import top_of
@@ -28,20 +56,32 @@ def served_at(session: Session, t_ns: int | None, newer: Board, roles: Mapping[i
         top = top_of(newer.infos, pid)
         if top is not None and top[1] in pages:
             first.setdefault(top[1], pid)
-    return {pid: _words(pages[top]) for top, pid in first.items()}
+    return {pid: _together(pages[top]) for top, pid in first.items()}
 
 
-def _words(pages: Sequence[ServingNow]) -> str:
-    """``20+4 req 312 tok/s 0.9 s``: waiting and running requests, tokens a second, 99th percentile of the time to the first token."""
+def _together(pages: Sequence[ServingNow]) -> ServedNow:
     waiting, running, tokens = (_total(pages, name) for name in ("waiting", "running", "generated_tokens_per_s"))
     late = max((one.first_token_p99_s for one in pages if one.first_token_p99_s is not None), default=None)
-    parts = [
-        "" if running is None else f"{running:.0f} run", "" if waiting is None else f"{waiting:.0f} wait",
-        "" if tokens is None else f"{figure(tokens, 3)} tok/s", "" if late is None else f"TTFT {figure(late, 2)} s",
-    ]  # fmt: skip
-    return " ".join(filter(None, parts))
+    return ServedNow(waiting, running, tokens, late)
 
 
 def _total(pages: Sequence[ServingNow], name: str) -> float | None:
     known = [value for one in pages if (value := getattr(one, name)) is not None]
     return sum(known) if known else None
+
+
+def _cell(name: str) -> Callable[..., Span]:
+    def cell(row: object, _view: object) -> Span:
+        served = getattr(row, "served", None)
+        value = None if served is None else getattr(served, name)
+        return ("" if served is None else "–", "dim") if value is None else (_short(value) or "", "")
+
+    return cell
+
+
+COLUMNS = (
+    TableColumn("QUEUE", 6, _cell("waiting"), FROM_WIDTH, needs=SERVES, help="of an inference server: requests that wait"),
+    TableColumn("REQ", 5, _cell("running"), FROM_WIDTH, needs=SERVES, help="requests that it works on"),
+    TableColumn("TOK/S", 6, _cell("tokens_per_s"), FROM_WIDTH, needs=SERVES, help="tokens that it generates a second"),
+    TableColumn("TTFT", 6, _cell("first_token_p99_s"), FROM_WIDTH, needs=SERVES, help="s to the first token, 99th percentile"),
+)

@@ -27,7 +27,7 @@ from gputop.tui.draw import Line, Span, duration, size
 from gputop.tui.draw.columns import TableColumn, cells, titles, total
 from gputop.tui.draw.lanes import RollingCells, level, merge, with_cursor
 from gputop.tui.draw.search import matches
-from gputop.tui.draw.served import served_at
+from gputop.tui.draw.served import COLUMNS, FROM_WIDTH, SERVES, ServedNow, served_at
 from gputop.tui.draw.view import Axis, View
 from gputop.tui.draw.words import Words, words_of
 
@@ -80,6 +80,7 @@ class ProcessRow(Struct):
     takes: tuple[str, str] = ("", "")  # how much a culprit takes, in few words and in more
     branch: str = ""  # the line from the trainer's row to that of a process of its family
     hidden: int = 0  # processes of its family whose rows are folded
+    served: ServedNow | None = None  # of a serving job
 
 
 Key = Callable[[ProcessRow], float]
@@ -120,7 +121,9 @@ def rows(session: Session, view: View, known: dict[int, Words] | None = None) ->
         known.clear()
         known.update(table.words)
     view.facts = frozenset(
-        title for title, known in (("GPU", len(newer.gpus) > 1), ("JOB", any(row.job for row in found))) if known
+        title
+        for title, known in (("GPU", len(newer.gpus) > 1), ("JOB", any(row.job for row in found)), (SERVES, bool(table.served)))
+        if known
     )  # fmt: skip
     return _branched(_folded(_ordered(found, view), view)) if view.tree else _ordered(found, view)
 
@@ -189,7 +192,8 @@ class _RowBuilder:
         else:
             words = self._words_of(info, role)
             row.who, row.user, row.command, row.arguments, row.job = words[2:]
-            row.arguments = self.served.get(pid, row.arguments)
+            if (served := self.served.get(pid)) is not None:
+                row.served, row.arguments = served, "" if self.view.width >= FROM_WIDTH else served.words()
             row.start_ticks, row.elapsed_s = info.start_ticks, self._elapsed_s(info.start_ticks)
         if sample is not None:
             row.rss_bytes = sample.rss_bytes
@@ -527,6 +531,7 @@ _COLUMNS = (
     TableColumn("JOB", 20, lambda row, _: (row.job, "dim"), 150, left=True, needs="JOB", help="pod, Slurm job or container"),
     TableColumn("GPU", 4, lambda row, _: (row.gpu, ""), order="natural", needs="GPU", help="GPUs that it is on; 3:1 is a MIG device"),
     TableColumn("WHO", 20, _who, left=True, order="natural", grows=((115, 32), (190, 44)), help="program and arguments"),
+    *COLUMNS,
     TableColumn("STATE", 13, _state_cell, left=True, fills=True, grows=((WIDE_FROM, 20),), help="what it does or waits for; ~ is inferred"),
     TableColumn("CPU%", 6, _number("cpu_pct"), order="cpu", help="% of one CPU, all threads"),
     TableColumn("RUNQ%", 6, _number("runq_pct", "runq.pct"), order="runq", help="% of time ready to run without a CPU, main thread"),

@@ -72,6 +72,13 @@ def weights_from_a_slow_disk() -> Scene:
     return scene
 
 
+def clients_that_hardly_read() -> Scene:
+    """The engine sleeps in its send to the API server, which sleeps until a client has taken what it wrote."""
+    scene = vllm(8.0, 0.01, 0.02, {"state": "S", "syscall": 1, "syscall_arg": 9, "wchan": "sock_alloc_send_pskb"}, waiting=0)
+    scene.procs[CORE].info["read_by"] = [TOP]
+    return scene
+
+
 SERVED: dict[Callable[[], Scene], tuple[str, str]] = {
     full_api_server: ("input-bound", "frontend-bound"),
     scheduler_of_two_workers: ("wait-heavy", "scheduler-bound"),

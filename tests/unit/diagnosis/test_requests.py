@@ -13,13 +13,14 @@ from gputop.findings.text import explain_lines
 from gputop.findings.verdict import RequestStage
 from gputop.stream.session import Session
 from gputop.system.colour import painted
-from gputop.tui.draw.table import rows
+from gputop.tui.draw.table import columns_of, rows
 from gputop.tui.draw.view import View
 from gputop.tui.draw.why import asked
 from tests.unit.diagnosis.causes_serving import (
     CORE,
     TOP,
     busy_scheduler,
+    clients_that_hardly_read,
     full_api_server,
     no_room_for_keys_and_values,
     no_time_for_its_page,
@@ -62,7 +63,7 @@ def way(scene: Scene) -> tuple[RequestStage, ...]:
     [
         (full_api_server, "tokenizer", TOP), (tokenizer_of_its_own, "tokenizer", 92), (no_time_for_its_page, "tokenizer", TOP),
         (busy_scheduler, "scheduler", CORE), (scheduler_of_two_workers, "scheduler", CORE), (no_room_for_keys_and_values, "memory", None),
-        (neighbours, "CPU", 900), (quota, "CPU", None), (full_gpu, "GPU", None),
+        (neighbours, "CPU", 900), (quota, "CPU", None), (full_gpu, "GPU", None), (clients_that_hardly_read, "client", None),
     ],
 )  # fmt: skip
 def test_the_part_where_the_time_goes_is_marked(make: Callable[[], Scene], part: str, pid: int | None) -> None:
@@ -129,6 +130,11 @@ def test_the_row_of_a_serving_job_has_its_requests() -> None:
     session.ingest(scene.board.header)
     for _ in range(20):
         session.ingest(scene.next_frame(0.5))
-    found = {row.pid: row.arguments for row in rows(session, View())}
-    assert found[101] == "4 run 20 wait 300 tok/s"
-    assert found[102] == ""
+    wide = {row.pid: row.served for row in rows(session, View(width=160))}
+    assert wide[101] is not None
+    assert (wide[101].waiting, wide[101].running, wide[101].tokens_per_s) == (20, 4, 300.0)
+    assert wide[102] is None
+    narrow, view = {row.pid: row for row in rows(session, View(width=80))}, View(width=160)
+    assert narrow[101].arguments == "20 wait 4 run 300 tok/s"
+    rows(session, view)
+    assert {"QUEUE", "REQ", "TOK/S", "TTFT"} <= {one.title for one in columns_of(view)}

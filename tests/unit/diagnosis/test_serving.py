@@ -11,6 +11,7 @@ from tests.unit.diagnosis.causes_serving import (
     CORE,
     TOP,
     busy_scheduler,
+    clients_that_hardly_read,
     full_api_server,
     no_room_for_keys_and_values,
     tokenizer_of_its_own,
@@ -141,8 +142,10 @@ def test_a_server_has_requests_and_passes_where_a_trainer_has_steps() -> None:
     assert "20 waiting" in line_of(scene.board, found).text()
     assert "300 tokens/s" in "".join(text for line in measured(found, 100) for text, _ in line)
     scene.server = {"pid": TOP, "problem": TOO_SLOW}
-    scene.play(6)
-    assert scene.engine.verdict.requests is None
+    busy = scene.play(6).engine.verdict.requests
+    assert busy is not None
+    assert (busy.running, busy.waiting, busy.tokens_per_s, busy.told()) == (None, None, None, "")
+    assert "no time to answer" in busy.way[0].told
 
 
 def test_the_path_leads_from_the_engine_to_the_process_that_it_waits_for() -> None:
@@ -152,3 +155,19 @@ def test_the_path_leads_from_the_engine_to_the_process_that_it_waits_for() -> No
     assert next(step.pid for step in found.path) == CORE
     assert [culprit.pid for culprit in found.culprits] == [TOP]
     assert {one.metric for one in found.evidence} >= {"requests_waiting", "front_cpus"}
+
+
+def test_streams_that_back_up_are_no_pause_and_no_rest() -> None:
+    """However long the GPU rests: requests are under way. The engine waits in its send, and the server hardly runs."""
+    for waits in (POLL_SOCKET, clients_that_hardly_read().procs[CORE].looks[0]):
+        scene = clients_that_hardly_read()
+        scene.procs[CORE].looks, scene.procs[CORE].run, scene.procs[CORE].switches = [waits], 0.0, 1
+        scene.gpus[0]["util_pct"] = 100.0
+        scene.play(8, 0.5)
+        scene.gpus[0]["util_pct"] = 0.0
+        scene.server["generated_tokens"] = 0.0
+        said = {(scene.play(1, 0.5).engine.verdict.symptom, scene.engine.verdict.cause) for _ in range(12)}
+        assert not {("idle", "none"), ("idle", "pause")} & said, said
+    assert scene.engine.verdict.cause == "output-blocked"
+    assert [one.pid for one in scene.engine.verdict.culprits] == [TOP]
+    assert any("proxy" in fix.text for fix in scene.engine.verdict.fixes)
