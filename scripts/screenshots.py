@@ -1,5 +1,5 @@
-"""Write screenshots/ and README's answer of `gputop explain` from the bundled recording and one of a real GPU: `make screenshots`. Each run
-writes the same bytes (see `apps`).
+"""Write screenshots/ and README's answer of `gputop explain` from the bundled recording, one of a real GPU and one of an inference server:
+`make screenshots`. Each run writes the same bytes (see `apps`).
 
 With ``--check`` nothing is written; the exit code is 1 if a file is out of date.
 """
@@ -59,6 +59,8 @@ SHOTS = {
     "replay": Shot(37, (140, 36), replay=True),
     "80x24": Shot(24, (80, 24)),
     "light": Shot(24, (140, 36), theme="gputop-light"),
+    "serving": Shot(11.5, (150, 34), path=str(FOLDER / "serving.gputop")),
+    "serving-why": Shot(11.5, (120, 30), ("e",), path=str(FOLDER / "serving.gputop")),
     # the parts of docs/screen.md, in its order
     "part-verdict": Shot(24, (110, 34), parts=("header", "verdict")),
     "part-gpus": Shot(43.5, (110, 34), path=str(FOLDER.parent / "tests" / "device" / "data" / "story.gputop"), parts=("gpus",)),

@@ -6,6 +6,7 @@ import ctypes
 import http.server
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -105,8 +106,13 @@ def serve(port: int, how: dict[str, Any]) -> None:
         threading.Thread(target=_note, args=(socket.create_server(("127.0.0.1", other)), Path(how["asked"])), daemon=True).start()
     handler = type("Handler", (_Metrics,), {"how": how})
     server = http.server.ThreadingHTTPServer((how.get("host", "127.0.0.1"), port), handler)
+    if "closes" in how:
+        signal.signal(signal.SIGUSR1, lambda *_: server.socket.close())
     print(server.server_address[1], time.monotonic(), flush=True)
-    server.serve_forever()
+    try:
+        server.serve_forever()
+    except (OSError, ValueError):  # its socket was closed, as the test asked
+        time.sleep(600)
 
 
 def _note(server: socket.socket, asked: Path) -> None:

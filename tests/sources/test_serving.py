@@ -19,11 +19,11 @@ from msgspec.structs import replace
 
 from gputop.model.engines import FRONT, SCHEDULER, WORKER, engine_of, engines, families, part_of
 from gputop.model.frame import Frame, ProcInfo, Serving
-from gputop.model.serving import BEYOND_US, ServingTracks, newest, quantile_us, serving_now
+from gputop.model.serving import BEYOND_US, NOT_LISTENING, ServingTracks, newest, quantile_us, serving_now
 from gputop.sources import Beat, Settings, Unavailable
 from gputop.sources.procfs import wire
-from gputop.sources.serving import ServingSource, http
-from gputop.sources.serving.asking import parts_of
+from gputop.sources.serving import FIND_NS, ServingSource, http
+from gputop.sources.serving.asking import LOOK_S, parts_of
 from gputop.sources.serving.page import MOST_BUCKETS, MOST_LINE, MOST_MODELS, MetricsPage
 from gputop.sources.serving.place import Place, is_still, listening, named_port
 from tests.require import require
@@ -412,3 +412,69 @@ def _answer(server: socket.socket, words: bytes) -> None:
     with line:
         line.recv(4096)
         line.sendall(words)
+
+
+REAL = """\
+# HELP llamacpp:prompt_tokens_total Number of prompt tokens processed, excluding cached tokens
+# TYPE llamacpp:prompt_tokens_total counter
+llamacpp:prompt_tokens_total 9
+llamacpp:prompt_tokens_cached_total 0
+llamacpp:prompt_seconds_total 0.000388
+llamacpp:tokens_predicted_total 40
+llamacpp:tokens_predicted_seconds_total 0.002676
+llamacpp:n_decode_total 40
+llamacpp:n_tokens_max 48
+llamacpp:spec_decode_num_draft_tokens_total 0
+llamacpp:prompt_tokens_seconds 23195.9
+llamacpp:predicted_tokens_seconds 14574
+llamacpp:requests_processing 1
+llamacpp:requests_deferred 2
+llamacpp:n_busy_slots_per_decode 1
+"""
+"""Most of the page of a real llama.cpp (b11549, the server in PyPI's xllamacpp 2026.10.11549, on a CPU), after one request of 40 tokens."""
+
+
+def test_the_page_of_a_real_llama_cpp() -> None:
+    (page,) = read(REAL, family="llamacpp")
+    assert (page.running, page.waiting, page.prompt_tokens, page.generated_tokens, page.steps) == (1, 2, 9, 40, 40)
+    assert page.kv_used_pct is None, "it has no such metric any more"
+
+
+def test_a_large_page_costs_little() -> None:
+    """As many lines as vLLM's of 40 kB, ten times over: 4 ms on a quiet CPU, the best of several."""
+    text = (PAGE + "".join(f'vllm:x_bucket{{engine="0",le="{i}.0",model_name="tiny/llama"}} {i}.0\n' for i in range(400))) * 10
+    assert 250_000 < len(text) < 500_000
+    spent = []
+    for _ in range(5):
+        began_s = time.thread_time()
+        read(text, 1 << 16)
+        spent.append(time.thread_time() - began_s)
+    assert min(spent) < 0.05
+
+
+def test_an_engine_is_found_within_a_second_of_listening() -> None:
+    """By the two intervals that it takes at most: of the search where processes changed, and of the look at its sockets."""
+    assert FIND_NS / 1e9 + LOOK_S <= 1.0
+
+
+def test_a_port_that_a_stranger_takes_over_is_asked_no_more(package: Path) -> None:
+    """The engine lives on, but has closed its socket; another process, of another user where there is one, listens at its port."""
+    port = free_port()
+    command = "import os,socket,sys;os.getuid() or os.setuid(65534);s=socket.create_server(('127.0.0.1',int(sys.argv[1])));"
+    command += "print('up',flush=True)\nwhile 1: print(s.accept()[1][1],flush=True)"
+    with engine(package, port=port, closes="yes") as served, watched(of=served) as seen:
+        served.listens()
+        seen.values()
+        os.kill(served.pid, signal.SIGUSR1)
+        until(lambda: not [one for one in listening("/proc/self/") if one.port == port])
+        with subprocess.Popen([sys.executable, "-c", command, str(port)], stdout=subprocess.PIPE, text=True) as stranger:
+            try:
+                assert stranger.stdout is not None
+                assert stranger.stdout.readline() == "up\n"
+                until(lambda: (page := seen.page) is not None and page.problem == NOT_LISTENING)
+                with socket.create_connection(("127.0.0.1", port)) as own:
+                    assert int(stranger.stdout.readline()) == own.getsockname()[1], "asked by this test, and by nobody before"
+                assert seen.page is not None
+                assert seen.page.problem == NOT_LISTENING
+            finally:
+                stranger.kill()

@@ -3,7 +3,7 @@
 from gputop.model.engines import Engine, Metric
 
 ENGINE = Engine(
-    name="llamacpp", title="llama.cpp", versions="b5000 and later",
+    name="llamacpp", title="llama.cpp", versions="b5000 to b11549",
     programs=frozenset(("llama-server",)), titles=(),
     port=8080, flags=("--port",), prefix="llamacpp:",
     metrics=(
