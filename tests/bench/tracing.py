@@ -15,7 +15,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -81,7 +81,8 @@ def job(folder: str | None, how: str, seconds: float = 1e4, **environ: str) -> I
         try:
             yield Job(child, Path(place, "steps"))
         finally:
-            os.killpg(child.pid, signal.SIGKILL)  # its workers, too
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # its workers, too
             child.wait()
             assert child.stdout is not None
             child.stdout.close()
