@@ -35,9 +35,10 @@ def join(frame: Frame, board: Board, jobs: Sequence[TracedJob]) -> None:
     board.add_traces(frame.t_ns, jobs)
 
 
-def traces_in(recording: Recording, start_ns: int, end_ns: int) -> list[At]:
-    """(time, trace) of each trace with ``start_ns <= time < end_ns``, in order."""
-    times = list(dict.fromkeys(mark.t_ns for mark in recording.marks if mark.is_trace and start_ns <= mark.t_ns < end_ns))
+def traces_in(recording: Recording, start_ns: int, end_ns: int, marks: Sequence[Mark] | None = None) -> list[At]:
+    """(time, trace) of each trace with ``start_ns <= time < end_ns``, in order. ``marks``: the recording's, where they are read already."""
+    marks = recording.marks if marks is None else marks
+    times = list(dict.fromkeys(mark.t_ns for mark in marks if mark.is_trace and start_ns <= mark.t_ns < end_ns))
     found: list[At] = []
     for t_ns in times[-MOST:]:
         found += [one for one in _near(recording, t_ns) if one not in found]
@@ -63,6 +64,6 @@ def file_beside(recording: Recording, start_ns: int, end_ns: int) -> str:
     return ""
 
 
-def standing(recording: Recording, t_ns: int) -> dict[int, At]:
+def standing(recording: Recording, t_ns: int, marks: Sequence[Mark] | None = None) -> dict[int, At]:
     """Pid -> its newest trace, of those that stand at a moment, as `gputop.model.board.Board.traces` has them."""
-    return {job.pid: (at_ns, job) for at_ns, job in traces_in(recording, t_ns - TRACE_STANDS_NS, t_ns + 1)}
+    return {job.pid: (at_ns, job) for at_ns, job in traces_in(recording, t_ns - TRACE_STANDS_NS, t_ns + 1, marks)}

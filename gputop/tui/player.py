@@ -168,7 +168,7 @@ class Player:
         """Replace the session by one that stands at ``t_ns``; False if another jump was wanted first."""
         fresh = Session()
         fresh.ingest(self.header)
-        fresh.board.traces = standing(self.recording, t_ns - past_ns)
+        fresh.board.traces = standing(self.recording, t_ns - past_ns, self.marks)
         for frame in self.recording.frames(self.recording.key_before(t_ns - past_ns), t_ns + 1):
             fresh.ingest(frame)
             if self._is_interrupted:
