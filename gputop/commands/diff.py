@@ -19,7 +19,7 @@ from gputop.system.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gputop.findings.slower import Run
+    from gputop.findings.compared import MeasuredRun
     from gputop.stream.explained import ExplainedStretch
     from gputop.stream.moment import Span
 
@@ -80,10 +80,10 @@ def _sides(args: argparse.Namespace) -> tuple[list[str], list[str]]:
 
 def _compared(before: Sequence[str], after: Sequence[str], span: Span, args: argparse.Namespace) -> int:
     """Compare all runs; the exit code."""
-    from gputop.findings.slower import SLOWER, UNDECIDED, compared
+    from gputop.findings.compared import SLOWER, UNDECIDED, compared
     from gputop.stream.paces import measured
 
-    sides: tuple[list[Run], list[Run]] = [], []
+    sides: tuple[list[MeasuredRun], list[MeasuredRun]] = [], []
     problems: list[str] = []
     for runs, paths in zip(sides, (before, after), strict=True):
         for path in paths:
@@ -96,7 +96,7 @@ def _compared(before: Sequence[str], after: Sequence[str], span: Span, args: arg
 
         write(msgspec.json.encode(answer) + b"\n")
     else:
-        from gputop.findings.slower_text import slower_lines
+        from gputop.findings.compared_text import slower_lines
         from gputop.findings.text import LEAST_WIDTH, MOST_WIDTH, WIDTH
 
         show(slower_lines(answer, width_of(sys.stdout, LEAST_WIDTH, MOST_WIDTH, WIDTH)))

@@ -80,8 +80,8 @@ def shape(name: str) -> Any:
     """The type of an output."""
     from gputop.alerts.alert import Alert
     from gputop.doctor.checks import Doctor
+    from gputop.findings.compared import Slower
     from gputop.findings.explanation import Diff, Explanation
-    from gputop.findings.slower import Slower
     from gputop.findings.traces import Traces
     from gputop.fleet.document import Fleet
     from gputop.fleet.summary import Summary

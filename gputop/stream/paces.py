@@ -15,9 +15,9 @@ from typing import Any
 from msgspec import Struct, field
 
 from gputop.diagnosis.facts.stepclock import GRID_NS, SPAN_NS
+from gputop.findings.compared import JobRun, MeasuredRun
 from gputop.findings.explanation import Explanation
 from gputop.findings.policy import GAP_NS, WINDOW_NS
-from gputop.findings.slower import JobRun, Run
 from gputop.findings.verdict import TRAINING, Ledger, total
 from gputop.model.board import Board
 from gputop.model.fields import CLOCKS_IDLE
@@ -125,7 +125,7 @@ class PaceWatch:
             piece.seconds += (board.probed_ns - then[0]) / SECOND_NS
             piece.calls.update(made)
 
-    def run(self, path: str, found: Explanation) -> Run:
+    def run(self, path: str, found: Explanation) -> MeasuredRun:
         """What was measured, with the ledgers of an explanation of the same stretch."""
         by_name: dict[str, list[_Pieces]] = {}
         for one in self._trainers.values():
@@ -134,14 +134,14 @@ class PaceWatch:
         for incident in found.incidents:
             blamed.setdefault(incident.cause, []).extend(clean(one.name, 32) for one in incident.culprits)
         header = self._board.header
-        return Run(
+        return MeasuredRun(
             path=clean(path), jobs={name: _job(ranks, _shares(name, found)) for name, ranks in by_name.items()},
             gpus=tuple(self._models[index] for index in sorted(self._models)), host=clean(header.host, 64), cpus=header.cpus,
             clock_mhz=_median(self._clocks), stolen=_stolen(self._first or [], self._last), neighbours=blamed,
         )  # fmt: skip
 
 
-def measured(path: str, span: Span) -> tuple[Run, list[str]]:
+def measured(path: str, span: Span) -> tuple[MeasuredRun, list[str]]:
     """A recording as one run, and problems of it. Raises UserError if it cannot be read."""
     watch = PaceWatch()
     found = explain_files([path], span, watch=watch.note)

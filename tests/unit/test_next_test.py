@@ -18,7 +18,7 @@ from gputop.stream.following import Following
 from gputop.tui.draw import why
 from tests.corpus.accuracy import DATA
 from tests.corpus.runs import load
-from tests.unit.test_slower import kept
+from tests.unit.test_compared import kept
 
 WORKLOAD, COMMAND = "h2d-transfer", "sudo gputop"  # from /proc alone its copies look like work of the main thread
 

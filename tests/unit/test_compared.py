@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gputop.cli import main
-from gputop.findings.slower import NOT_SLOWER, SLOWER, UNDECIDED, JobRun, Run, Slower, compared
+from gputop.findings.compared import NOT_SLOWER, SLOWER, UNDECIDED, JobRun, MeasuredRun, Slower, compared
 from gputop.recording.format import pack_end, pack_frames, pack_header
 from gputop.stream.moment import Span
 from gputop.stream.paces import measured
@@ -29,11 +29,11 @@ def job(per_s: float, noise: float = 0.0, lot: Random | None = None, **lost: flo
     return JobRun(paces, steps=1000.0, lost={cause.replace("_", "-"): share for cause, share in lost.items()})
 
 
-def run_of(one: JobRun, path: str = "a", **facts: object) -> Run:
-    return Run(path, {JOB: one}, ("H100",), "node1", 8, **facts)  # type: ignore[arg-type]
+def run_of(one: JobRun, path: str = "a", **facts: object) -> MeasuredRun:
+    return MeasuredRun(path, {JOB: one}, ("H100",), "node1", 8, **facts)  # type: ignore[arg-type]
 
 
-def one_change(before: list[Run], after: list[Run], limit: float = 5.0) -> Slower:
+def one_change(before: list[MeasuredRun], after: list[MeasuredRun], limit: float = 5.0) -> Slower:
     found = compared(before, after, limit)
     assert len(found.jobs) == 1
     return found
@@ -136,11 +136,11 @@ def test_another_gpu_is_no_comparison_and_another_host_is_told() -> None:
 
 
 def test_jobs_are_paired_by_name_and_the_worst_one_counts() -> None:
-    before, after = Run("a", {"a.py": job(10.0), "b.py": job(10.0)}), Run("b", {"a.py": job(10.0), "b.py": job(8.0)})
+    before, after = MeasuredRun("a", {"a.py": job(10.0), "b.py": job(10.0)}), MeasuredRun("b", {"a.py": job(10.0), "b.py": job(8.0)})
     assert compared([before], [after], 5.0).answer == SLOWER
-    renamed = compared([Run("a", {"old.py": job(10.0)})], [Run("b", {"new.py": job(10.0)})], 5.0)
+    renamed = compared([MeasuredRun("a", {"old.py": job(10.0)})], [MeasuredRun("b", {"new.py": job(10.0)})], 5.0)
     assert (renamed.answer, renamed.jobs[0].name) == (NOT_SLOWER, "new.py")
-    nothing = compared([before], [Run("b", {"c.py": job(10.0)})], 5.0)
+    nothing = compared([before], [MeasuredRun("b", {"c.py": job(10.0)})], 5.0)
     assert (nothing.answer, nothing.jobs) == (UNDECIDED, [])
     assert nothing.reason
 

@@ -1,11 +1,11 @@
-"""The comparison of runs (`gputop.findings.slower`) as text."""
+"""The comparison of runs (`gputop.findings.compared`) as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from gputop.findings import message
-from gputop.findings.slower import NOT_SLOWER, SLOWER, TRIFLE_PCT, UNDECIDED, WORK, JobChange, Slower
+from gputop.findings.compared import NOT_SLOWER, SLOWER, TRIFLE_PCT, UNDECIDED, WORK, JobChange, Slower
 from gputop.system.colour import Line
 from gputop.system.text import clean, figure
 

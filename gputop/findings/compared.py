@@ -67,7 +67,7 @@ class JobRun(Struct):
         return ""
 
 
-class Run(Struct):
+class MeasuredRun(Struct):
     """One recording, as it was measured."""
 
     path: str
@@ -135,7 +135,7 @@ class Slower(Struct, frozen=True):
     differs: Annotated[list[str], _MANY]  # what else is not the same: GPUs, host, CPUs
 
 
-def compared(before: Sequence[Run], after: Sequence[Run], limit_pct: float | None) -> Slower:
+def compared(before: Sequence[MeasuredRun], after: Sequence[MeasuredRun], limit_pct: float | None) -> Slower:
     """The comparison of all runs of two sides, each at least one."""
     sides = (before, after)
     differs = [*_differences(before, after)]
@@ -151,7 +151,7 @@ def compared(before: Sequence[Run], after: Sequence[Run], limit_pct: float | Non
     return Slower(SCHEMA, None if limit_pct is None else worst, reason, limit_pct, jobs, paces, differs)
 
 
-def _pairs(sides: Sequence[Sequence[Run]]) -> dict[str, tuple[str, str]]:
+def _pairs(sides: Sequence[Sequence[MeasuredRun]]) -> dict[str, tuple[str, str]]:
     """Name -> its names before and after, of each program that trains in all runs. One that is the only one may have been renamed."""
     shared = [set.intersection(*({*run.jobs} for run in side)) for side in sides]
     if both := shared[0] & shared[1]:
@@ -163,7 +163,7 @@ def _pairs(sides: Sequence[Sequence[Run]]) -> dict[str, tuple[str, str]]:
 
 
 def _change(
-    name: str, jobs: Sequence[Sequence[JobRun]], sides: Sequence[Sequence[Run]], limit_pct: float | None, foreign: str
+    name: str, jobs: Sequence[Sequence[JobRun]], sides: Sequence[Sequence[MeasuredRun]], limit_pct: float | None, foreign: str
 ) -> JobChange:
     missing = [(run.path, why) for side, own in zip(sides, jobs, strict=True) for run, job in zip(side, own, strict=True)
                if (why := job.missing())]  # fmt: skip
@@ -202,7 +202,7 @@ def _part_s(job: JobRun, part: str) -> float:
     return job.step_s * (max(0.0, 1.0 - sum(lost.values())) if part == WORK else lost.get(part, 0.0))
 
 
-def _noise(parts: Iterable[StepPart], sides: Sequence[Sequence[Run]]) -> list[MachineNoise]:
+def _noise(parts: Iterable[StepPart], sides: Sequence[Sequence[MeasuredRun]]) -> list[MachineNoise]:
     """What the machine added or took, as far as it is named, most first."""
     by_part = {one.part: one.change_pct for one in parts}
     blamed = {cause: names for side in sides for run in side for cause, names in run.neighbours.items() if names}
@@ -251,7 +251,7 @@ def _side(limit: float, low: float, high: float) -> str:
     return SLOWER if low > limit else NOT_SLOWER if high <= limit else UNDECIDED
 
 
-def _differences(before: Sequence[Run], after: Sequence[Run]) -> Iterable[str]:
+def _differences(before: Sequence[MeasuredRun], after: Sequence[MeasuredRun]) -> Iterable[str]:
     """What else than the program is not the same on both sides."""
     kinds: Mapping[str, list[set[object]]] = {
         "GPUs": [{", ".join(run.gpus) for run in side} for side in (before, after)],
