@@ -33,7 +33,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "command",
     [
-        ["explain"], ["explain", "--plot"], ["diff", "FILE"], ["replay"], ["replay", "--at", hostile.EVIL],
+        ["explain"], ["explain", "--plot"], ["diff", "FILE"], ["diff", "FILE", "--fail-if-slower", "5%"],
+        ["diff", "FILE", "--fail-if-slower", hostile.EVIL], ["replay"], ["replay", "--at", hostile.EVIL],
         ["explain", "--from", hostile.EVIL],
         ["query", "SELECT * FROM process"], ["query", "SELECT * FROM process", "--csv"], ["query", "SELECT * FROM process", "--json"],
         ["query", f"SELECT {hostile.EVIL}"], ["export", "--to", "csv", "-o", "FILE"], [hostile.EVIL],
