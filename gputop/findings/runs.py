@@ -29,6 +29,7 @@ MOST_STRETCHES = 16  # of a run, each twice as long as the one before: 60 s to 1
 SLOWER, SURE = log(1.05), 0.98  # from which a run is slower, by an interval of so much: the least change that is told of runs (guess)
 _MOST = 256  # characters of a text of a row
 _MOST_WORDS = 64  # arguments that are read
+StepTime = Annotated[float, Meta(ge=1e-3, le=1e9)]  # ms
 _Text = Annotated[str, Meta(max_length=_MOST)]
 
 _DROPPED = frozenset(
@@ -61,8 +62,8 @@ class Run(Struct, frozen=True):
     gpu: _Text  # model; empty: none
     gpus: Count  # that its ranks here use
     torch: _Text  # version; empty: not known
-    step_ms: Number | None  # median; None: no call of CUDA shows its steps, or it was too short
-    stretches_ms: Annotated[list[Number | None], Meta(max_length=MOST_STRETCHES)]
+    step_ms: StepTime | None  # median; None: no call of CUDA shows its steps, or it was too short
+    stretches_ms: Annotated[list[StepTime | None], Meta(max_length=MOST_STRETCHES)]
     """Medians by the time since its first step: of minute 2, of minutes 3 and 4, of 5 to 8 … A run whose steps grow is compared with others
     at the same time of theirs."""
     gpu_total_s: Seconds | None  # of its ranks here; None: no GPU is measured

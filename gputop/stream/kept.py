@@ -11,12 +11,13 @@ from collections import deque
 from pathlib import Path
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from gputop import diagnosis, findings
 from gputop.diagnosis import Engine
 from gputop.findings.explanation import MOST_TRAINED, Booked, Episode, Explanation, Trained, booked, from_elsewhere
+from gputop.findings.runs import Run
 from gputop.findings.sentence import pack, unpack
 from gputop.findings.trouble import gpu_about
 from gputop.findings.verdict import CAUSES as KNOWN_CAUSES
@@ -140,7 +141,17 @@ def _with_rest(found: FindingsBlock, recording: Recording) -> Explanation:
             for word in {**before.workers, **after.workers}
         },
         incidents=incidents, what_if=more.what_if, trainers=_trainers(before.trainers, after.trainers)[-MOST_TRAINED:],
+        runs=_runs(before, after),
     )  # fmt: skip
+
+
+def _runs(before: Explanation, after: Explanation) -> list[Run] | UnsetType:
+    """Runs of two parts; one that was seen in both is told as the first knew it, to the end of the second."""
+    known = [[] if one.runs is UNSET else one.runs for one in (before, after)]
+    ends = {(one.pid, one.start_unix_s): one.end_unix_s for one in known[1]}
+    first = [replace(one, end_unix_s=ends.pop((one.pid, one.start_unix_s), one.end_unix_s)) for one in known[0]]
+    both = [*first, *(one for one in known[1] if (one.pid, one.start_unix_s) in ends)]
+    return both[-MOST_TRAINED:] or UNSET
 
 
 def _incident_key(one: Episode) -> tuple[str, int | None]:

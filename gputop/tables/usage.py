@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, TypeVar
 
-from msgspec import Struct, field, to_builtins
+from msgspec import UNSET, Struct, field, to_builtins
 
 from gputop.diagnosis import Engine
 from gputop.findings.explanation import Episode
 from gputop.findings.money import GpuHourPrice, apportion
 from gputop.findings.policy import EARLIER, NOBODY
+from gputop.findings.runs import Run
 from gputop.findings.verdict import DROPPED, Ledger
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, ProcInfo
@@ -26,6 +27,7 @@ from gputop.recording.reader import Recording
 from gputop.stream.following import Following
 from gputop.stream.judged import judged
 from gputop.stream.kept_traces import traces_in
+from gputop.stream.runs import beside, seen
 from gputop.system.errors import UserError
 from gputop.system.text import clean, from_shell
 
@@ -63,6 +65,7 @@ class StretchUsage(Struct):
     incidents: list[tuple[Episode, str]] = field(default_factory=list)  # with the recording's path
     traces: list[dict[str, Any]] = field(default_factory=list)  # of torch.profiler, ready for JSON
     problems: list[str] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)  # of this time, those that are kept beside the recording too
 
 
 def parts(paths: Sequence[str], since_s: float | None, until_s: float | None) -> Iterator[StretchUsage]:
@@ -101,7 +104,10 @@ def part(path: str, begin_ns: int, stop_ns: int) -> StretchUsage:
         for board in judged(following, recording, start_ns, end_ns + (end_ns >= recording.end_ns)):
             usage.take(board, following.engine)
         usage.end(following.engine)
-        told.incidents = [(one, path) for one in following.engine.explain().incidents]
+        found = following.engine.explain()
+        told.incidents = [(one, path) for one in found.incidents]
+        known = seen([] if found.runs is UNSET else found.runs, beside(recording))
+        told.runs = [one for one in known if one.end_unix_s >= told.start_s and one.start_unix_s <= told.end_s]
         told.traces = [
             {"host": host, "recording": from_shell(os.path.abspath(path)), "unix_s": round(recording.unix_ns_of(t_ns) / 1e9, 3),
              "pid": job.pid, "name": clean(job.name, MOST_NAME), "file": clean(os.path.basename(job.reading.file), MOST_NAME),
@@ -242,8 +248,15 @@ def bill(told: Sequence[StretchUsage], since_s: float | None, until_s: float | N
         ],
         "incidents": worst(told),
         "traces": [trace for one in told for trace in one.traces],
+        "runs": runs_of(told),
         "problems": [problem for one in told for problem in one.problems],
     }  # fmt: skip
+
+
+def runs_of(told: Iterable[StretchUsage]) -> list[dict[str, Any]]:
+    """The runs, each once, in order of their ends."""
+    found = {(part.host, one.pid, round(one.start_unix_s)): (part.host, one) for part in told for one in part.runs}
+    return [{"host": host, **to_builtins(one)} for host, one in sorted(found.values(), key=lambda item: item[1].end_unix_s)]
 
 
 def worst(told: Iterable[StretchUsage]) -> list[dict[str, Any]]:

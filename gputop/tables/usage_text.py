@@ -126,6 +126,22 @@ def tables(told: dict[str, Any]) -> Iterator[Table]:
         sums = ["all", "", "", *cells({**total, "money": total["unused_money"]}, "unused_s"), ""]
         note = "A process held the GPU for a minute or longer and nothing ran on it, outside of training."
         yield Table("Held and unused", [*kinds, ">unused", *cost, SHARE], [*rows, sums], note)
+    if slower := [one for one in told["runs"] if one["slower_pct"] is not None]:
+        yield _slower(slower, len(told["runs"]))
+
+
+def _slower(found: Sequence[dict[str, Any]], count: int) -> Table:
+    """Runs that were slower than their last ones, or than they had been; the last ones first."""
+    rows = [
+        [one["program"], one["host"], when(one["start_unix_s"]), "" if one["step_ms"] is None else f"{one['step_ms']:.1f}",
+         f"{one['slower_pct']:.0f} %", "its first minutes" if one["since_unix_s"] is None else when(one["since_unix_s"])]
+        for one in reversed(found[-MOST_ROWS:])
+    ]  # fmt: skip
+    return Table(
+        "Slower than usual", ["program", "host", "began", ">step, ms", ">slower", "since"],
+        [*rows, [f"{len(found)} of {counted(count, 'run')}", "", "", "", "", ""]],
+        "Steps took longer than in the last runs of the same program, arguments and GPUs, or than before that moment.",
+    )  # fmt: skip
 
 
 def _short(rows: list[dict[str, Any]], kinds: Sequence[str], numbers: Sequence[str]) -> list[dict[str, Any]]:

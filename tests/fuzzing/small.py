@@ -21,6 +21,8 @@ from unittest import mock
 import msgspec
 
 from gputop import cli
+from gputop.findings import intervals
+from gputop.findings import runs as known
 from gputop.model.frame import Frame, Mark
 from gputop.prove.change import DEVICE, FILE, SETTINGS, Record
 from gputop.prove.journal import Damaged, Journal, JournalHeader
@@ -30,9 +32,10 @@ from gputop.sources import elf, marks
 from gputop.stacks import interpreter, nccl
 from gputop.stacks.frames import MAX_FRAMES, MAX_THREADS, Unreadable
 from gputop.stacks.interpreter import Interpreter
+from gputop.stream import runs
 from gputop.system import config, screenstate
 from gputop.system.errors import Unavailable, UserError
-from tests.fuzzing.kind import Kind, changed_json, changed_text, in_pieces, is_harmless
+from tests.fuzzing.kind import Kind, changed_json, changed_text, changed_within, in_pieces, is_harmless
 from tests.recording import fuzz, made
 from tests.stacks import ras
 
@@ -262,7 +265,37 @@ def memories_drive(path: str) -> None:
     assert all(len(one.frames) <= MAX_FRAMES for one in threads)
 
 
+# runs
+
+
+def kept_runs(rng: random.Random) -> bytes:
+    """A file of runs beside a recording."""
+    one = {
+        "start_unix_s": 1.7e9, "end_unix_s": 1.7e9 + 600, "pid": 7, "program": "train.py", "arguments": "batch=64", "world": 1,
+        "gpu": "H200", "gpus": 1, "torch": "2.5.1", "step_ms": 50.0,
+        "stretches_ms": [50.0, None, 51.0], "gpu_total_s": 600.0, "gpu_lost_s": 3.0,
+        "by_cause": {"disk-io": 3.0}, "setting": {"kernel": "6.1"}, "slower_pct": 18.0, "since_unix_s": 1.7e9 + 60,
+    }  # fmt: skip
+    lines = [json.dumps(changed_within(rng, json.loads(json.dumps(one))) if i else one) for i in range(rng.choice((1, 3, 30)))]
+    return changed_text(rng, "\n".join(lines)) if rng.random() < 0.5 else "\n".join(lines).encode("utf-8", "surrogatepass")
+
+
+def kept_runs_drive(path: str) -> None:
+    """Read them, set a run beside them, and write those that are young."""
+    beside = runs.path_beside(path)
+    Path(beside).write_bytes(Path(path).read_bytes())
+    found = runs.read(beside)
+    for one in found:
+        assert is_harmless(" ".join((one.program, one.arguments, one.gpu, one.torch, *one.setting, *one.setting.values())))
+        now = intervals.level([-3.0, -3.01, -2.99, -3.0, -3.02, -3.0])
+        assert now is not None
+        known.usual(msgspec.structs.replace(one, start_unix_s=4e9, end_unix_s=4e9), 0, now, found)
+        list(known.differences(one, found[0]))
+    runs.KeptRuns(path, 60.0)
+
+
 KINDS = (
+    Kind("kept-runs", kept_runs, kept_runs_drive, 4),
     Kind("configs", configs, configs_drive, 6), Kind("screens", screens, screens_drive, 2), Kind("markers", markers, markers_drive, 4),
     Kind("nccl-reports", reports, reports_drive, 6), Kind("journals", journals, journals_drive, 4),
     Kind("libraries", libraries, libraries_drive, 4), Kind("memories", memories, memories_drive, 4),

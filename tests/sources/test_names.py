@@ -231,3 +231,24 @@ def _identity_of(pid: int) -> ProcInfo:
 
     stat = parse.stat(Path(f"/proc/{pid}/stat").read_bytes())
     return Reader(f"/proc/{pid}/", pid, Users("/")).read(stat)
+
+
+TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    ("from typing import Optional\n__all__ = ['__version__']\n__version__ = '2.5.1+cu124'\ndebug = False\ncuda: Optional[str] = '12.4'\n",
+     {"torch": "2.5.1+cu124", "CUDA of torch": "12.4"}),
+    ("__version__ = '2.6.0a0'\ncuda = None\n", {"torch": "2.6.0a0"}),
+    ("__version__ = '\x1b[2J'\n", {}), ("", {}),
+])  # fmt: skip
+def test_the_version_of_torch_stands_beside_the_libraries_that_are_mapped(machine: Machine, text: str, found: dict[str, str]) -> None:
+    machine.file("proc/7/maps", f"7f00-7f10 r-xp 00000000 08:01 1234 {TORCH}/lib/libtorch_cpu.so\n")
+    machine.read("/")
+    assert machine.names.packages == {}, "its version.py is not there"
+    machine.file(f"proc/7/root{TORCH}/version.py", text)
+    machine.read("/")
+    assert machine.names.packages == found
+    machine.file("proc/7/maps", "7f00-7f10 r-xp 00000000 08:01 1234 /usr/lib/libc.so.6\n")
+    machine.read("/")
+    assert machine.names.packages == {}

@@ -17,8 +17,13 @@ from gputop.findings.verdict import SLOWER, Incident
 from gputop.model.frame import Header
 from gputop.recording.writer import Writer
 from gputop.stream import runs
+from gputop.stream.command import Command
 from gputop.stream.following import Following
 from gputop.stream.kept import FindingsRecorder
+from gputop.stream.reader import Loop
+from gputop.stream.recorder import Recorder
+from gputop.stream.stalled import Unwatched
+from tests.streams import Given
 from tests.unit.diagnosis.scene import Proc, Scene, training
 
 STEPS = 20.0  # a second
@@ -256,6 +261,42 @@ def test_runs_are_kept_beside_the_recording_and_read_again(tmp_path: Path, capsy
     again = runs.KeptRuns(str(tmp_path / "node.gputop"), 3600)
     assert [one.program for one in again.past] == ["train.py"], "the other one ended too long before"
     assert [one.program for one in runs.read(kept.path)] == ["train.py"]
+
+
+def recorded(folder: Path, number: int, per_s: float, seconds: int) -> str:
+    """A start of ``record --keep`` beside the earlier ones, in which a run makes so many steps a second."""
+    scene = paced(machine(), per_s)
+    header = replace(scene.board.header, host="n", boot_id=str(number), unix_ns=scene.board.header.unix_ns + number * 10**13)
+    frames = [replace(scene.next_frame(DT_S), key=i % 10 == 0, ticks=1) for i in range(int(seconds / DT_S))]
+    judging = Unwatched(None)
+    recorder = Recorder(judging, Command([]), path=str(folder / "node.gputop"), max_bytes=1 << 30, keep_s=30 * 86_400.0)
+    with Loop(Given([header, *frames]), judging, recorder) as loop:
+        loop.run()
+    return recorder.path
+
+
+def test_a_recorder_keeps_each_run_and_finds_the_one_that_is_slower_and_so_does_who_explains_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(4):
+        recorded(tmp_path, number, STEPS, 150)
+    last = recorded(tmp_path, 4, STEPS / 1.2, 200)
+    kept = runs.read(str(tmp_path / "node.runs.jsonl"))
+    assert [one.slower_pct is None for one in kept] == [True] * 4 + [False]
+    capsys.readouterr()
+    for flags in ((), ("--fine",)):
+        assert main(["explain", last, "--json", *flags]) == 0
+        found = json.loads(capsys.readouterr().out)
+        [one] = [one for one in found["incidents"] if one["cause"] == SLOWER]
+        assert "last 4 runs" in one["headline"]
+        assert found["runs"][0]["slower_pct"] == pytest.approx(20, abs=2)
+    assert main(["query", last, "SELECT count(*) n, max(slower_pct) most FROM runs", "--json"]) == 0
+    [row] = json.loads(capsys.readouterr().out)
+    assert row["n"] == 5
+    assert main(["report", last, "--to", "md"]) == 0
+    assert "1 of 1 run" in capsys.readouterr().out
+    assert main(["report", last, "--to", "json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["runs"]) == 1
 
 
 def test_no_file_and_no_recording_are_no_runs(tmp_path: Path) -> None:
