@@ -34,6 +34,8 @@ _WAYS: Mapping[str, tuple[str, ...]] = {
     "online CPUs": ("cpu-contention", "slow-transform", "too-few-workers"), "scheduling policy": ("cpu-contention",),
 }  # fmt: skip
 """Kind of a change -> causes to which it can lead."""
+_LASTS = ("power limit", "clock limit", "PCIe lanes", "NVLinks", "MIG", "online CPUs", "network link", "mounts")
+"""Kinds whose subjects stay, so that a value which is unreadable for a while can be compared again."""
 
 
 class Change(NamedTuple):
@@ -80,7 +82,7 @@ class Changes:
             before = self._seen.get(key)
             if before is not None and before != value:
                 self._log += [Change(board.t_ns, key[0], says, _WAYS[key[0]]) for says in _told(*key, before, value)]
-        self._seen |= now
+        self._seen = {key: value for key, value in self._seen.items() if key[0] in _LASTS} | now
         self._note_busy(board, facts)
 
     def between(self, start_ns: int, end_ns: int) -> list[Change]:

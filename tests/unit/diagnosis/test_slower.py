@@ -156,7 +156,6 @@ def test_both_are_told_as_one_with_the_moment_and_the_runs() -> None:
 def test_what_changed_then_is_listed_and_never_called_the_cause() -> None:
     def cap(scene: Scene) -> None:
         scene.gpus[0]["power_limit_w"] = 400.0
-        scene.procs[100].cpus_allowed = "0-3"
         scene.add(Proc(900, comm="backup.sh", cmdline=["backup.sh"], run=2.0))
 
     [one] = told(slowed(0.2, happens=cap))
