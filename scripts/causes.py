@@ -38,7 +38,7 @@ WIDTH = 84  # columns of a printed explanation: as many as the site has room for
 BESIDE = {"hung-worker": "gputop.diagnosis.hangs", **dict.fromkeys(GROWTHS, "gputop.diagnosis.forecast.growth"),
           LINK_ERRORS: "gputop.diagnosis.badlinks", SLOWER: "gputop.diagnosis.slower"}
 """Cause -> module that tells it beside its judge's file."""
-_BOTH, _OF_GPU = "_evidence", "_OF_GPU"  # statements of the growths' module: of both growths, of a GPU's memory alone
+_BOTH, _OF_GPU = "_evidence", "_of_gpu"  # statements of the growths' module: of both growths, of a GPU's memory alone
 _HOLES = {
     "pid": "PID", "pids": "PIDS", "pids,": "PIDS", "targets": "PIDS", "cpus": "CPUS", "d": "N", "file": "FILE", "command": "…",
     "own": "NAME",

@@ -1,5 +1,5 @@
-"""Make screenshots/serving.gputop: the corpus' run of an inference server whose memory for keys and values gets full, with only the
-server's own processes and neutral names in it. All measurements stay.
+"""Make screenshots/serving.gputop: the corpus' run of an inference server whose memory for keys and values gets full, with only its own
+processes and neutral names in it. All measurements stay.
 
     .venv/bin/python scripts/serving.py [OUT]
 """

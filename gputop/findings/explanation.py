@@ -136,7 +136,7 @@ class Episode(Struct, frozen=True):
     next_test: Fix | None = None  # the cheapest test that distinguishes the two; None: the cause is clear
 
     def brief(self) -> Episode:
-        """The incident without detail, victims, evidence, fixes, path, requests, test and page: what a node of a fleet sends."""
+        """The incident without what only a close look needs, as a node of a fleet reports it each second."""
         return replace(self, detail="", victims=[], evidence=[], fixes=[], path=[], requests=None, help_url="", next_test=None)
 
 

@@ -125,7 +125,8 @@ class AppliedFix:
 def _count(session: Session, pid: int, t_ns: int) -> _Count:
     board = session.board_at(t_ns)
     calls = {name: call for (caller, name), call in board.calls.items() if caller == pid}
-    return _Count(board.t_ns, calls, board.probed_ns, served.pages_of(board, pid))
+    facts = session.engine.facts
+    return _Count(board.t_ns, calls, board.probed_ns, () if facts is None else served.pages_of(board, facts.servers, pid))
 
 
 def _pace(session: Session, pid: int, since: _Count) -> Pace:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from gputop.diagnosis.facts.serving import ServerFacts
 from gputop.model.board import Board
-from gputop.model.engines import top_of
 from gputop.model.serving import Serving, quantile_us
 from gputop.system.text import figure
 
@@ -41,12 +41,10 @@ class ServedStretch(Struct, frozen=True):
         return None if found is None else found / 1e6
 
 
-def pages_of(board: Board, pid: int) -> tuple[Serving, ...]:
-    """The newest pages of the server to which a process on a GPU belongs, as far as they have values."""
-    if not board.servings:
-        return ()
-    top = top_of(board.infos, pid)
-    return () if top is None else tuple(one for one in board.servings.values() if one.pid == top[1] and not one.problem)
+def pages_of(board: Board, servers: Mapping[int, ServerFacts], pid: int) -> tuple[Serving, ...]:
+    """The newest pages of a trainer's server, as far as they have values. ``servers``: trainer -> its server, by the diagnosis."""
+    server = servers.get(pid)
+    return () if server is None else tuple(one for one in board.servings.values() if one.pid == server.top and not one.problem)
 
 
 def between(older: Iterable[Serving], newer: Iterable[Serving]) -> ServedStretch | None:

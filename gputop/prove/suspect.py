@@ -12,6 +12,7 @@ from gputop.findings.trouble import costs_time
 from gputop.findings.verdict import LOOKING, PAUSING, Incident, Verdict, WhatIf
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.model.roles import program_name
+from gputop.model.serving import Serving
 from gputop.prove.change import Case, TargetProcess
 from gputop.prove.served import pages_of
 from gputop.prove.trial import JobSample, TrialSettings
@@ -83,7 +84,7 @@ class SuspectWatch(Followed):
         phase = self.engine.phases.get(pid)
         return JobSample(
             board.t_ns, calls, board.probed_ns, self._fresh_work(pid), phase is not None and phase.word == PAUSING,
-            self._verdict(pid).cause, info is None or info.start_ticks != trainer.start_ticks, pages_of(board, pid),
+            self._verdict(pid).cause, info is None or info.start_ticks != trainer.start_ticks, self._pages(pid),
         )  # fmt: skip
 
     def predictions(self) -> list[WhatIf]:
@@ -152,8 +153,13 @@ class SuspectWatch(Followed):
             self._near_cpus(trainer),
         )  # fmt: skip
         pace = verdict.step.per_s if verdict.step is not None else None
-        settings = settings_of_server() if pages_of(self.board, trainer) else settings_of(len(workers), pace)
+        settings = settings_of_server() if self._pages(trainer) else settings_of(len(workers), pace)
         return Suspicion(case, settings, named)
+
+    def _pages(self, pid: int) -> tuple[Serving, ...]:
+        """The newest pages of the trainer's inference server; none of another job."""
+        facts = self.engine.facts
+        return () if facts is None else pages_of(self.board, facts.servers, pid)
 
     def _near_cpus(self, trainer: int) -> frozenset[int]:
         standing = self.engine.standing.get(trainer)

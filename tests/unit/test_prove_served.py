@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gputop.diagnosis.facts.serving import ServerFacts
 from gputop.model.board import Board
-from gputop.model.frame import SECOND_NS, Frame, Header, ProcInfo, Serving
+from gputop.model.frame import SECOND_NS, Frame, Header, Serving
 from gputop.prove.applying import Pace, told
 from gputop.prove.served import between, pages_of, together
 
@@ -17,15 +18,11 @@ def page(t_s: float, tokens: int | None, first_token: dict[int, int] | None = No
 
 def test_the_pages_of_a_process_on_a_gpu_are_its_servers() -> None:
     board = Board(Header(t_ns=1, unix_ns=1, cpus=2))
-    infos = [
-        ProcInfo(5, 1, ppid=1, comm="vllm", cmdline=["python3", "/opt/bin/vllm", "serve"]),
-        ProcInfo(6, 1, ppid=5, comm="VLLM::EngineCor", cmdline=["VLLM::EngineCore"]),
-        ProcInfo(7, 1, ppid=1, comm="python", cmdline=["t.py"]),
-    ]  # fmt: skip
     silent = Serving(5, "127.0.0.1:8000", model="b", t_ns=2, problem="it answers 404")
-    board.fold(Frame(1, 2, infos=infos, servings=[Serving(5, "127.0.0.1:8000", model="a", t_ns=2, running=1), silent]))
-    assert [one.model for one in pages_of(board, 6)] == ["a"], "a page without values is none"
-    assert pages_of(board, 7) == ()
+    board.fold(Frame(1, 2, servings=[Serving(5, "127.0.0.1:8000", model="a", t_ns=2, running=1), silent]))
+    servers = {6: ServerFacts("vllm", "vLLM", (), top=5), 7: ServerFacts("vllm", "vLLM", (), top=8)}
+    assert [one.model for one in pages_of(board, servers, 6)] == ["a"], "a page without values is none"
+    assert pages_of(board, servers, 7) == pages_of(board, servers, 9) == ()
 
 
 def test_models_and_engines_of_a_server_are_one() -> None:

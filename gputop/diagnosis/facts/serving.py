@@ -50,6 +50,7 @@ class ServerFacts(Struct, frozen=True):
     steps_per_s: float = 0.0  # forward passes
     is_loading: bool = False  # it does not take requests yet
     is_slow: bool = False  # it took too long to answer with its metrics, so that these are not known
+    top: int = 0  # pid of the process that started its others
 
     @property
     def is_asked(self) -> bool:
@@ -172,7 +173,7 @@ class Servers:
             tokens_per_s=total("generated_tokens_per_s"), queued_p50_s=worst("queued_p50_s"),
             first_token_p50_s=worst("first_token_p50_s"), first_token_p99_s=worst("first_token_p99_s"),
             steps_per_s=total("steps_per_s") or 0.0, is_loading=all(one.missing.get("running") == NOT_LISTENING for one in pages),
-            is_slow=all(one.missing.get("running") == TOO_SLOW for one in pages),
+            is_slow=all(one.missing.get("running") == TOO_SLOW for one in pages), top=family.top,
         )  # fmt: skip
 
     def _shares(self, pid: int) -> tuple[float, float]:

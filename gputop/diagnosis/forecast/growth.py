@@ -359,15 +359,12 @@ _OF_SHM = (
     Fix("Copy what is kept of a batch: a kept tensor of a worker's holds its piece of shared memory", "kept.append(batch.clone())"),
 )
 _LOOK_AT_SHM = Fix("See what is there", "ls -lhS /dev/shm | head; df -h /dev/shm", look=True)
-_LOOK_AT_GPU = Fix(
-    "See what holds it", "torch.cuda.memory._record_memory_history(); torch.cuda.memory._dump_snapshot('memory.pickle')", look=True
-)
 
 
 def _fixes(case: _GrowingQuantity, copied: float, facts: WalkedFacts) -> Iterator[Fix]:
     """Fixes: changes, then ways to go on without them."""
-    job, ways = case.job, advice.computing(case.job, facts)
-    is_torchs = ways is advice.COMPUTING[advice.Framework.TORCH]
+    job = case.job
+    is_torchs = advice.computing(job, facts) is advice.COMPUTING[advice.Framework.TORCH]
     if case.part == WORKERS:
         pids = [pid for pid, one in case.series.held.items() if one.grown_bytes > 0]
         if advice.is_scripted(job, facts):
@@ -375,16 +372,23 @@ def _fixes(case: _GrowingQuantity, copied: float, facts: WalkedFacts) -> Iterato
         yield Fix("See what allocates", filled("memray attach {:pid}", pids[0] if pids else job.trainer.pid), look=True)
         yield from advice.fixes(advice.loading(job, facts).grown, len(job.workers))
     elif case.part == TRAINER:
-        yield from advice.fixes(ways.hoarded)
+        yield from advice.fixes(advice.computing(job, facts).hoarded)
         if is_python(job.trainer.info):
             yield Fix("See what allocates", filled("memray attach {:pid}", job.trainer.pid), look=True)
     elif case.part == SHM:
-        yield from _OF_SHM if is_torchs else advice.fixes(ways.hoarded)
+        yield from _OF_SHM if is_torchs else advice.fixes(advice.computing(job, facts).hoarded)
         yield _LOOK_AT_SHM
     else:
-        yield from advice.fixes(ways.hoarded_gpu)
-        if is_torchs:
-            yield _LOOK_AT_GPU
+        yield from _of_gpu(job, facts, is_torchs)
+
+
+def _of_gpu(job: WalkedJob, facts: WalkedFacts, is_torchs: bool) -> Iterator[Fix]:
+    """Fixes for memory on a GPU."""
+    yield from advice.fixes(advice.computing(job, facts).hoarded_gpu)
+    if is_torchs:
+        yield Fix(
+            "See what holds it", "torch.cuda.memory._record_memory_history(); torch.cuda.memory._dump_snapshot('memory.pickle')", look=True
+        )
 
 
 def _rate(per_s: float) -> str:
