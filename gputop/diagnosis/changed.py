@@ -19,7 +19,7 @@ from gputop.system.text import clean, counted
 
 EACH_NS = 950_000_000  # ns between two looks; what is looked at is read once a second at most
 MOST_KEPT = 256  # changes that are remembered: a quarter of an hour's, of a busy machine (a choice)
-TAKES_CORES, TAKES_BYTES_PER_S = 0.5, 20e6  # CPUs, and bytes of a disk a second, from which a process takes some (a choice)
+TAKES_BYTES_PER_S = 20_000_000  # of a disk, from which a process takes some of it; of the CPUs, half of one (a choice)
 RESTS_NS = 6_000_000_000  # ns without, after which it has ended to
 _CPU = ("cpu-contention", "gil-contention", "slow-transform", "main-thread-preprocessing", "straggler-rank", "gpu-shared")
 _DISK = ("disk-io", "memory-pressure", "network-io", "model-load")
@@ -91,7 +91,7 @@ class Changes:
 
     def _note_busy(self, board: Board, facts: WalkedFacts) -> None:
         family = facts.family
-        taken = {("taker", one.pid): (one.name, one.cores) for one in facts.takers if one.pid not in family and one.cores >= TAKES_CORES}
+        taken = {("taker", one.pid): (one.name, one.cores) for one in facts.takers if one.pid not in family and one.cores >= policy.HALF}
         taken |= {("disk", pid): found for pid, found in self._disk_takers(board, facts).items()}
         for key, (name, much) in taken.items():
             before = self._busy.get(key)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import exp, log
+from math import exp, log, log1p
 from statistics import median
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from gputop.diagnosis.changed import Changes
 from gputop.diagnosis.facts.points import Counted
 from gputop.diagnosis.incidents import Incidents
 from gputop.diagnosis.symptoms import Standing
-from gputop.findings import changepoint, intervals, runs
+from gputop.findings import changepoint, intervals, policy, runs
 from gputop.findings.changepoint import Change, Reading
 from gputop.findings.policy import TrainerKey
 from gputop.findings.runs import Run, Usual
@@ -31,9 +31,9 @@ from gputop.system.text import clean
 
 EACH_NS = 950_000_000  # ns between two readings that are kept
 MOST_READINGS = 1800  # half an hour, 60 KB a trainer (a choice)
-BLOCK_S, BLOCK_STEPS = 10.0, 50  # of a block, at least: its mean step is within 2 %
+BLOCK_S, BLOCK_STEPS = 10, 50  # of a block, at least: its mean step is within 2 %
 FEW, MANY = 9, 36  # blocks now and before, by whose medians it is decided whether to look more closely
-LOOKS_SLOWER = log(1.02)  # from which to look more closely
+LOOKS_SLOWER = log1p(policy.HARDLY)  # from which to look more closely
 LEAST_BLOCKS = 6  # of a stretch that stands beside earlier runs
 MOST_LEDGERS = 180  # blocks for which the ledger is remembered: as long as the readings
 MOST_WATCHED = 16  # runs that are watched at once, 0.1 MB each (a choice)
@@ -41,8 +41,7 @@ MOST_ENDED = 64  # runs that are remembered when they have ended
 BINS = 200  # of the logarithm of a step: 0.5 % wide
 NEAR_NS = 20_000_000_000  # ns around the moment in which a change of the machine is listed
 MOST_LISTED = 8  # changes that are listed
-RISE = 0.02  # of the GPU time that a cause takes more, from which it is named
-MEDIUM_PCT = 20.0  # per cent from which an incident is of medium severity (a choice)
+MEDIUM_PCT = 20  # per cent from which an incident is of medium severity (a choice)
 
 
 class _Booked(NamedTuple):
@@ -343,7 +342,7 @@ def _tell(one: _Watched, beside: Usual | None, board: Board, changes: Changes) -
 
 def _detail(one: _Watched, beside: Usual | None, rise: Mapping[str, float]) -> Sentence:
     most = max(rise, key=lambda cause: rise[cause], default="")
-    if most and rise[most] >= RISE:
+    if most and rise[most] >= policy.HARDLY:
         text = filled("since then {} takes {:.0f} % more of the GPU time", most, 100 * rise[most])
     elif one.change is not None:
         text = filled("no known cause takes more of the GPU time since then")
@@ -372,7 +371,7 @@ def _numbers(change: Change | None, usual: Usual | None, slower: intervals.Inter
 
 def _rises(rise: Mapping[str, float]) -> Iterator[Evidence]:
     for cause in sorted(rise, key=lambda one: -abs(rise[one]))[:4]:
-        if abs(rise[cause]) >= RISE:
+        if abs(rise[cause]) >= policy.HARDLY:
             yield Evidence("lost_more_pct", round(100 * rise[cause], 1), "%", filled("of the GPU time goes to {} more than before", cause))
 
 
