@@ -60,7 +60,7 @@ from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, ProcInfo
 from gputop.model.roles import MANAGER, Role
 
-LATELY_S = 5.0  # s: so long a mean of shares makes samples of 100 ms as exact as 7 points (a choice)
+LATELY_S = 5  # s: so long a mean of shares makes samples of 100 ms as exact as 7 points (a choice)
 MIDDLE_NS = WINDOW_NS // 2
 MOST_LEDGERS = 512  # trainers with a ledger of their own, about 0.5 MB; beyond, the earliest ended are summed up (a choice)
 MANY = 16  # trainers and workers; with more, feeds come once a second
