@@ -94,11 +94,11 @@ def _unused() -> str:
 
 
 def variables(folder: str) -> dict[str, str]:
-    """The environment for a job whose folder this is."""
+    """The environment for a job whose folder this is. The names before torch 2.9 are left out: later versions print a line for each."""
     flight = os.path.join(folder, FLIGHT)
     return {
         SWITCH: "1", FOLDER: folder, "KINETO_CONFIG": os.path.join(folder, _CONFIG), "KINETO_ONDEMAND_TRACE_DIR": folder,
-        _LOG_LEVEL: _SILENT, PIPE: flight, **dict.fromkeys(DUMP_NAMES, flight), **dict.fromkeys(_BUFFER_NAMES, _BUFFER),
+        _LOG_LEVEL: _SILENT, PIPE: flight, DUMP_NAMES[0]: flight, _BUFFER_NAMES[0]: _BUFFER,
     }  # fmt: skip
 
 
