@@ -7,7 +7,9 @@ import itertools
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +26,9 @@ LIVE = (
 )  # fmt: skip
 """Folders whose tests start processes, open terminals or load probes: not `unit`."""
 ALONE = ("test_guided.py", "test_quiet.py", "test_runs.py")
-"""Files whose tests want the CPUs for themselves: one worker takes them one after the other, before all others."""
+"""Files whose tests want the CPUs for themselves: one worker takes them one after the other, before all others, and
+what they start in sessions of its own (demos, terminals, trainings) runs first."""
+FIRST = b"-12"  # nice value of a session, by which the kernel shares the CPUs among sessions: nine tenths beside the tests that compute
 LONGEST = (
     *ALONE, "test_kills.py", "test_corpus.py", "test_untrusted.py", "test_keep.py", "test_lxcfs.py", "test_split.py",
     "test_fuzz.py", "test_fuzzing.py", "test_tools.py", "test_server.py", "test_cuda.py", "test_sched.py", "test_switches.py",
@@ -33,7 +37,7 @@ LONGEST = (
 """Files that take long of one worker, the longest first: they begin at once, or one worker would be left with them."""
 APART = ("test_drawing.py", "test_untrusted.py", "test_fuzz.py", "test_reach.py")
 """Files of long tests that share nothing: each test goes to the next worker that is free. The tests of another file stay with one."""
-FIRST = (
+BEFORE = (
     "workloads", "demo", "corpus", "fuzzing", "test_readme.py", "test_packaging.py", "pty", "fleet", "experiments", "probes", "sources",
 )  # fmt: skip
 """What comes after them, since its files take longer than others."""
@@ -89,7 +93,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     parts = {path: path.relative_to(HERE).parts[0] for path in {item.path for item in items}}
-    items.sort(key=lambda item: (ranks.get(item.path.name, len(ranks)), parts[item.path] not in FIRST))
+    items.sort(key=lambda item: (ranks.get(item.path.name, len(ranks)), parts[item.path] not in BEFORE))
     for item in items:
         if parts[item.path] in LIVE:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
@@ -106,6 +110,35 @@ def _no_handlers() -> Iterator[None]:
         signal.signal(number, handler)
     if os.sched_getscheduler(0) != os.SCHED_OTHER:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+@pytest.fixture(autouse=True)
+def _sessions_first(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Sessions that a test of `ALONE` starts get `FIRST`, where this is root and the kernel has groups of sessions."""
+    if request.path.name not in ALONE or os.geteuid() != 0 or not os.path.exists("/proc/self/autogroup"):
+        yield
+        return
+    is_over, done = threading.Event(), {os.getsid(0)}
+
+    def children(pid: int) -> Iterator[int]:
+        with suppress(OSError):
+            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+                yield int(child)
+                yield from children(int(child))
+
+    def raise_all() -> None:
+        while not is_over.wait(0.2):
+            for pid in children(os.getpid()):
+                with suppress(OSError):
+                    if (session := os.getsid(pid)) not in done:
+                        done.add(session)
+                        Path(f"/proc/{pid}/autogroup").write_bytes(FIRST)
+
+    thread = threading.Thread(target=raise_all)
+    thread.start()
+    yield
+    is_over.set()
+    thread.join()
 
 
 @pytest.fixture(scope="session")
