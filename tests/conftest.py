@@ -112,13 +112,20 @@ def _no_handlers() -> Iterator[None]:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
+def _cpu_group(pid: int) -> Path | None:
+    """The file with the shares of a process's control group for the CPUs, of cgroup v1; `FIRST` does not count in a group of its own."""
+    paths = dict(line.split(":")[1:] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
+    path = next((path for names, path in paths.items() if "cpu" in names.split(",")), "/")
+    return Path(f"/sys/fs/cgroup/cpu{path}/cpu.shares") if path != "/" else None
+
+
 @pytest.fixture(autouse=True)
 def _sessions_first(request: pytest.FixtureRequest) -> Iterator[None]:
     """Sessions that a test of `ALONE` starts get `FIRST`, where this is root and the kernel has groups of sessions."""
     if request.path.name not in ALONE or os.geteuid() != 0 or not os.path.exists("/proc/self/autogroup"):
         yield
         return
-    is_over, done = threading.Event(), {os.getsid(0)}
+    is_over, done, own = threading.Event(), {os.getsid(0)}, _cpu_group(os.getpid())
 
     def children(pid: int) -> Iterator[int]:
         with suppress(OSError):
@@ -133,6 +140,8 @@ def _sessions_first(request: pytest.FixtureRequest) -> Iterator[None]:
                     if (session := os.getsid(pid)) not in done:
                         done.add(session)
                         Path(f"/proc/{pid}/autogroup").write_bytes(FIRST)
+                    if (group := _cpu_group(pid)) not in (own, None):
+                        group.write_text("15000")
 
     thread = threading.Thread(target=raise_all)
     thread.start()
