@@ -25,6 +25,9 @@ from tests.workloads.scenario import LOADER_VARIABLE
         ("DataLoader(..., num_workers=4, persistent_workers=True)", {LOADER_VARIABLE: '{"num_workers": 4, "persistent_workers": true}'}),
         ("DataLoader(..., collate_fn=...)", None),
         ("gputop stacks 7", None),
+        ("DataLoader(..., num_workers)", None),
+        ("export OMP_NUM_THREADS='1", None),
+        ("export OMP_NUM_THREADS", None),
         ("", None),
     ],
 )
@@ -40,6 +43,13 @@ def test_a_new_start_follows_what_variables_and_arguments_say(command: str, vari
         "ionice -c 3 -p {pid}",
         "for p in {pid}; do taskset -apc 0-1 $p; done",
         "for pid in {pid}; do chrt --idle --all-tasks --pid 0 $pid; done",
+        "for pid in {pid}; do chrt --idle --all-tasks --pid 0 $pid && echo 19 > /proc/$pid/autogroup; done",
+        "renice -n 19 {pid}",
+        "renice 19 -p {pid}",
+        "taskset -p 0x3 {pid}",
+        "ionice -c3 -p{pid}",
+        "chrt -i -p 0 {pid}",
+        "kill -CONT {pid}",
     ],
 )
 def test_only_what_is_the_workloads_own_is_changed(command: str) -> None:
@@ -49,6 +59,40 @@ def test_only_what_is_the_workloads_own_is_changed(command: str) -> None:
         assert is_own(command.format(pid=own.pid), job)
         assert not is_own(command.format(pid=os.getppid()), job)
     assert not is_own("echo 100 > /sys/fs/cgroup/system.slice/cpu.weight", job)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "renice -n 19 -p {pid}; kill -9 1",
+        "renice -n 19 -p {pid} & kill -9 1",
+        "renice -n 19 -p {pid} | sh",
+        "renice -n 19 -p {pid} 1",
+        "renice -n 19 -u root",
+        "renice -n $(id) -p {pid}",
+        "renice -n `id` -p {pid}",
+        "renice -n 19 -p {pid} > /etc/passwd",
+        "renice -n 19 -p {pid}\nid",
+        "kill -9 -1 {pid}",
+        "kill -9 0 {pid}",
+        "echo {pid} > /etc/passwd",
+        "echo $(id) > /proc/{pid}/autogroup",
+        "echo 19 > /proc/{pid}/../1/autogroup",
+        "echo 1 > /sys/fs/cgroup/gputop-mine/../system.slice/cpu.weight",
+        "echo 1 > /sys/fs/cgroup/gputop-mine/cgroup.procs",
+        "echo 1 > /sys/fs/cgroup/gputop-mine/cpu.weight; echo 1 > /sys/fs/cgroup/user.slice/cpu.weight",
+        "for p in {pid} 1; do taskset -apc 0-1 $p; done",
+        "for p in {pid}; do kill -9 1; done",
+        "for p in {pid}; do id; done",
+        "taskset -c 0 id {pid}",
+        "ionice -c 3 id -p {pid}",
+    ],
+)
+def test_a_line_that_does_more_is_refused(command: str) -> None:
+    job = Running("affinity", scenario.load("affinity"), 1.0, Path(), {})
+    with running() as own:
+        assert not is_own(command.format(pid=own.pid), job)
+    assert is_own("echo '8:0 rbps=max' > /sys/fs/cgroup/gputop-mine/io.max", job)
 
 
 @pytest.mark.parametrize(
