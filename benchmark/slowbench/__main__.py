@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slowbench import __version__, truth
+from slowbench.vocabulary import CAUSES, SYMPTOMS
 
 if TYPE_CHECKING:
     from slowbench.observe import Run
@@ -46,6 +47,7 @@ def main(argv: list[str] | None = None) -> int:
     table.add_argument("--wrong", action="store_true", help="list the wrong answers on the open half instead")
     commands.add_parser("jobs", help="the jobs, and the truth of the open half")
     commands.add_parser("tools", help="the tools, and what each needs")
+    commands.add_parser("words", help="the words for symptoms and causes")
     check = commands.add_parser("truth", help="check that the labels agree with the files of this release")
     check.add_argument("--salt", default="", help="the published salt of the sealed half")
     check.add_argument("--write", action="store_true", help="write the files of the open half, after a label has changed")
@@ -54,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.command != "run":
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # slowbench jobs | head
     try:
-        return {"run": _run, "table": _print, "jobs": _jobs, "tools": _tools, "truth": _truth}[options.command](options)
+        return {"run": _run, "table": _print, "jobs": _jobs, "tools": _tools, "words": _words, "truth": _truth}[options.command](options)
     except (ValueError, FileNotFoundError) as error:
         print(f"slowbench: {error}", file=sys.stderr)
         return 2
@@ -94,8 +96,11 @@ def _run(options: argparse.Namespace) -> int:
     halves, tools = truth.halves(), chosen(options.tools)
     names = asked(options.jobs, halves, jobs.scenario.names())
     past = _read(options.output) if options.output.exists() else []
-    done = {(run.job, one.tool) for run in past for one in run.observed if not one.fault}
+    done = {(run.job, one.tool, one.digest) for run in past for one in run.observed if one.version}
     inside = [job for job in by_turns(halves) if halves[job] == truth.OPEN_HALF and jobs.has_loop(job)][:_INSIDE]
+    if already := sum((job, tool.name, tool.digest) in done for job in names for tool in tools):
+        of = f"{already} of {len(names) * len(tools)} pairs of job and tool are already in {options.output}"
+        print(f"{of}: remove it or use -o to run them again", file=sys.stderr)
     began = time.monotonic()
     with options.output.open("a", encoding="utf-8") as out:
         for number, job in enumerate(names):
@@ -104,7 +109,7 @@ def _run(options: argparse.Namespace) -> int:
                 break
             part = [tool for tool in tools if not tool.instrument or job in inside or (options.tools and jobs.has_loop(job))]
             gains = dict[str, observe.Tried]()
-            left = [tool for tool in part if (job, tool.name) not in done]
+            left = [tool for tool in part if (job, tool.name, tool.digest) not in done]
             outside = [tool for tool in left if not tool.instrument]
             for some in [outside] * bool(outside) + [[tool] for tool in left if tool.instrument]:
                 run = observe.observed(job, some, options.seconds, None if options.no_advice else gains)
@@ -146,7 +151,7 @@ def _print(options: argparse.Namespace) -> int:
     slowdowns = {line["tool"]: line["slowdown_pct"] for line in lines}
     truths = {run.job: truth.made(run.job) for run in runs}
     if getattr(options, "wrong", False):
-        print("\n".join(wrong(runs, truths, truth.halves())))
+        print("\n".join(wrong(runs, truths, truth.halves())) or "no wrong answer on the open half")
         return 0
     found = text(runs, truths, truth.halves(), slowdowns)
     if page := getattr(options, "page", None):
@@ -156,7 +161,7 @@ def _print(options: argparse.Namespace) -> int:
             raise ValueError(f"{page} has no {_TABLE} and {_END}")
         page.write_text(f"{before}{mark}\n{found}{end}{after}", encoding="utf-8")
     print(found, end="")
-    return 0 if any(not run.fault for run in runs) else 1
+    return 0 if any(one.version for run in runs for one in run.observed) else 1
 
 
 def _jobs(_options: argparse.Namespace) -> int:
@@ -172,7 +177,16 @@ def _tools(_options: argparse.Namespace) -> int:
     from slowbench.tools import TOOLS
 
     for name, tool in TOOLS.items():
-        print(f"{name:14} pip install {tool.install:14} {'inside the job' if tool.instrument else 'outside the job'}")
+        install = f"pip install {tool.install}" if tool.install else ""
+        print(f"{name:14} {install:26} {'inside the job' if tool.instrument else 'outside the job'}")
+    return 0
+
+
+def _words(_options: argparse.Namespace) -> int:
+    for title, meanings in (("symptoms", SYMPTOMS), ("causes", {word: meaning for word, (meaning, _fix) in CAUSES.items()})):
+        print(f"{title}:")
+        for word, meaning in meanings.items():
+            print(f"  {word:24} {meaning}")
     return 0
 
 

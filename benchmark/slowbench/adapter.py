@@ -1,4 +1,4 @@
-"""Helpers for adapters in Python: an adapter prints a line of JSON when it is ready, and one for each change of its answer."""
+"""Helpers for adapters in Python: an adapter prints a line of JSON when it is ready, and then its answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from slowbench.vocabulary import CAUSES, SYMPTOMS, UNKNOWN
 
 MORE_WORKERS = f"DataLoader(..., num_workers={2 * (os.cpu_count() or 1)})"  # command for the advice to add workers
-_last = ""
 
 
 def ready(version: str, needs: Iterable[str] = ()) -> None:
@@ -22,18 +21,15 @@ def ready(version: str, needs: Iterable[str] = ()) -> None:
 def answer(
     symptom: str = UNKNOWN, cause: str = UNKNOWN, culprits: Iterable[int | str] = (), advice: str = "", command: str = ""
 ) -> None:
-    """Print the answer if it differs from the last one.
+    """Print the answer. One that stands before the onset counts if it is printed again after it.
 
     ``culprits``: pids or names, worst first. ``advice``: the first thing to do. ``command``: the same as a line for a shell,
     ``export NAME=VALUE`` or ``DataLoader(..., num_workers=4)``; for the latter two the job is started again.
     """
-    global _last
     if symptom not in SYMPTOMS or cause not in CAUSES:
         raise ValueError(f"{symptom!r} or {cause!r} is no word of slowbench.vocabulary")
-    line = json.dumps({"symptom": symptom, "cause": cause, "culprits": [*culprits], "advice": advice, "command": command})
-    if line != _last:
-        print(line, flush=True)
-    _last = line
+    found = {"symptom": symptom, "cause": cause, "culprits": [*culprits], "advice": advice, "command": command}
+    print(json.dumps(found), flush=True)
 
 
 def every(seconds: float) -> Iterator[None]:

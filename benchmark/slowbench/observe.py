@@ -16,13 +16,15 @@ from typing import Any
 
 from slowbench import jobs
 from slowbench.tools import Tool
-from slowbench.vocabulary import UNKNOWN
+from slowbench.vocabulary import CAUSES, SYMPTOMS, UNKNOWN
 
 BEFORE_S = 2.0  # s of training between the tools' start and the disturbance
 READY_S = 30.0  # s in which a tool has to be ready
 END_S = 15.0  # s from SIGTERM to a tool's last answer
 MEASURE_S, SETTLE_S = 3.0, 1.5  # s over which the pace is taken, and after a change before it
 WATCH_S = 8.0  # s from the onset to the end
+MOST_TEXT, MOST_FAULTS = 500, 3  # characters of a tool's text, and faults of one run, that are kept
+ASKED_TO_END = (0, -signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)  # exit statuses after SIGTERM
 
 
 @dataclass(slots=True)
@@ -54,7 +56,8 @@ class Observed:
     needs: list[str] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     cpu_pct: float | None = None  # of one CPU; work inside the job is not included
-    fault: str = ""  # why there are no answers
+    fault: str = ""  # what the tool did wrong: it did not start, died, printed what is no answer
+    digest: str = ""  # `Tool.digest`
     tried: Tried | None = None  # None: there was no advice
 
     @property
@@ -70,6 +73,7 @@ class Run:
     job: str
     culprits: dict[str, str] = field(default_factory=dict)  # pid -> name, as they were in this run
     observed: list[Observed] = field(default_factory=list)
+    begun_s: float = 0.0  # s from the onset, when the disturbance was complete, to its begin: below 0
     watched_s: float = 0.0  # s from the onset to the end
     others_cpus: float = 0.0  # CPUs that unrelated processes took
     fault: str = ""  # why the job could not run
@@ -94,63 +98,113 @@ class Watcher:
 
     def __init__(self, tool: Tool, running: jobs.runner.Running) -> None:
         self.tool = tool
-        self.observed = Observed(tool.name)
+        self.observed = Observed(tool.name, digest=tool.digest)
         self.is_ready = threading.Event()
+        self._faults: list[str] = []
         self._lines: list[tuple[int, dict[str, Any]]] = []
         env = {**running.env, "GPUTOP_WORKLOAD_FOLDER": str(running.folder)}
         command = [*tool.command, *map(str, running.trainer_pids)]
-        self._errors = (running.folder / f"errors-{tool.name}").open("w+")
-        self._process = subprocess.Popen(
-            command, env=env, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
-        )
+        self._errors = (running.folder / f"errors-{tool.name}").open("w+", errors="replace")
+        self._process: subprocess.Popen[str] | None = None
+        try:
+            self._process = subprocess.Popen(
+                command, env=env, text=True, errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:  # a script without #!
+            self._note(f"{tool.command[0]} does not start: {error.strerror}")
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
+        for line in self._process.stdout or () if self._process is not None else ():
             self._take(line)
         self.is_ready.set()  # it has ended, and need not be waited for
+
+    def _note(self, fault: str) -> None:
+        """Keep a fault of the tool, each once."""
+        if fault not in self._faults and len(self._faults) < MOST_FAULTS:
+            self._faults.append(fault)
+            self.observed.fault = _clean("; ".join(self._faults))
 
     def _take(self, line: str) -> None:
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):  # output of its libraries
             return
         if "ready" in found:
-            self.observed.version, self.observed.needs = str(found["ready"]), [str(one) for one in found.get("needs", [])]
+            self.observed.version = _clean(str(found["ready"])) or "?"
+            self.observed.needs = [_clean(str(one)) for one in self._listed(found, "needs")]
             self.is_ready.set()
         else:
             self._lines.append((time.monotonic_ns(), found))
 
+    def _listed(self, found: dict[str, Any], name: str) -> list[int | str]:
+        """The list of that name. What is none is a fault of the tool."""
+        value = found.get(name, [])
+        if isinstance(value, list) and all(type(one) in (int, str) for one in value):
+            return value
+        self._note(f"{name} is no list of numbers and texts: {json.dumps(value)}")
+        return []
+
+    def _text(self, found: dict[str, Any], name: str, otherwise: str = "") -> str:
+        value = found.get(name, otherwise)
+        if isinstance(value, str):
+            return _clean(value)
+        self._note(f"{name} is no text: {json.dumps(value)}")
+        return otherwise
+
+    def _answer(self, at_s: float, found: dict[str, Any]) -> Answer:
+        words = {name: self._text(found, name, UNKNOWN) for name in ("symptom", "cause")}
+        for name, known in (("symptom", SYMPTOMS), ("cause", CAUSES)):
+            if words[name] not in known:
+                self._note(f"{words[name]!r} is no {name}: slowbench words lists them")
+        culprits = [_clean(str(one)) for one in self._listed(found, "culprits")]
+        return Answer(round(at_s, 2), **words, culprits=culprits, advice=self._text(found, "advice"), command=self._text(found, "command"))
+
     def cpu_s(self) -> float:
         """CPU seconds of the adapter and its children, ended ones included."""
+        if self._process is None:
+            return 0.0
         return sum(_cpu_s(pid) for pid in {self._process.pid, *jobs.runner.descendants([self._process.pid])})
 
     def stop(self, onset_ns: int) -> Observed:
         """End the adapter with SIGTERM, and return its answers."""
+        ended = self._end() if self._process is not None else ""
+        self._thread.join(END_S)
+        self._errors.seek(0)
+        last = "".join(self._errors.read().strip().splitlines()[-1:])
+        self._errors.close()
+        if ended:
+            self._note(f"{ended}: {last}" if last else ended)
+        if not self.observed.version:
+            self._note(last or "it was never ready")
+        self.observed.answers = [self._answer((at_ns - onset_ns) / 1e9, found) for at_ns, found in self._lines]
+        return self.observed
+
+    def _end(self) -> str:
+        """End the process; what is wrong with how it ended."""
+        assert self._process is not None
+        early, late = self._process.poll(), False
         try:
             self._process.send_signal(signal.SIGTERM)
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:
-            pass
+            late = True
+        status = self._process.returncode
         jobs.runner.end(self._process)
-        self._thread.join(END_S)
-        self.observed.answers = [_answer((at_ns - onset_ns) / 1e9, found) for at_ns, found in self._lines]
-        if not self.observed.version:
-            self._errors.seek(0)
-            last = self._errors.read().strip().splitlines()[-1:]
-            self.observed.fault = "".join(last) or "it was never ready"
-        self._errors.close()
-        return self.observed
+        if late:
+            return f"it did not end within {END_S:g} s of SIGTERM"
+        if early is not None and (early or not self._lines):
+            return f"it ended early, with exit status {early}"
+        return "" if status in ASKED_TO_END else f"it ended with exit status {status}"
 
 
-def _answer(at_s: float, found: dict[str, Any]) -> Answer:
-    texts = {name: str(found.get(name, "")) for name in ("advice", "command")}
-    words = {name: str(found.get(name, UNKNOWN)) for name in ("symptom", "cause")}
-    return Answer(round(at_s, 2), **words, culprits=[str(one) for one in found.get("culprits", [])], **texts)
+def _clean(text: str) -> str:
+    """A tool's text: cut, without characters that a terminal obeys or that end a cell."""
+    return "".join(one if one.isprintable() and one != "|" else "·" for one in text[:MOST_TEXT])
 
 
 def _cpu_s(pid: int) -> float:
@@ -179,7 +233,9 @@ def observed(job: str, tools: list[Tool], seconds: float, gains: dict[str, Tried
             _wait_ready(watchers)
             before_s, began = [one.cpu_s() for one in watchers], time.monotonic()
             time.sleep(BEFORE_S if running.scenario.disturb else 0.0)
+            begun_ns = time.monotonic_ns()
             with running.disturbed():
+                run.begun_s = round((begun_ns - running.onset_ns) / 1e9, 2)
                 others = jobs.calm.Meter()
                 time.sleep(seconds)
                 run.watched_s, run.others_cpus = (time.monotonic_ns() - running.onset_ns) / 1e9, round(others.cpus(), 2)
@@ -239,6 +295,8 @@ def _apply(running: jobs.runner.Running, run: Run) -> list[tuple[Observed, dict[
             later.append((one, variables, before))
         elif not is_shell:
             one.tried = Tried(why_not="it takes a person, or an edit of the program")
+        elif jobs.advice.targets(command) is None:
+            one.tried = Tried(why_not="it is of no form that is applied; the page lists these")
         elif not jobs.advice.is_own(command, running):
             one.tried = Tried(why_not="it changes what is not the job's")
         elif not shell:
@@ -252,7 +310,10 @@ def _apply(running: jobs.runner.Running, run: Run) -> list[tuple[Observed, dict[
 
 
 def _gain_here(running: jobs.runner.Running, command: str, before: float) -> Tried:
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    try:
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, errors="replace", timeout=60, check=False)
+    except subprocess.TimeoutExpired:
+        return Tried(why_not="it did not end")
     if done.returncode:
         return Tried(why_not=f"it failed: {done.stderr.strip()[:120]}")
     time.sleep(SETTLE_S)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from slowbench.observe import Answer, Observed, Run
-from slowbench.truth import Truth
+from slowbench.truth import START, Truth
 from slowbench.vocabulary import IDLE, NONE, PAUSE, UNKNOWN, WORKS
 
 HARM, HELP = 0.90, 1.05  # gain below which advice harms, from which it helps: windows of 3 s of an untouched job differ by less
@@ -21,7 +21,7 @@ class Score:
     cause: bool | None
     culprits: bool | None
     seconds: float | None  # from the onset to the first answer that is right and remains so; None: never
-    false_alarm: bool | None
+    false_alarm: bool | None  # at the end of a calm job, or before the onset of one that is calm until then
     abstained: bool | None  # it named no cause of a job that has one
     helped: bool | None  # whether the first advice helped; None: not applied
     harmed: bool | None
@@ -36,6 +36,13 @@ def is_right(answer: Answer, truth: Truth) -> bool:
 def alarms(answer: Answer) -> bool:
     """Whether the answer reports trouble."""
     return answer.cause not in (NONE, UNKNOWN, PAUSE) or answer.symptom not in (WORKS, IDLE, UNKNOWN)
+
+
+def parted(one: Observed, truth: Truth, run: Run) -> tuple[list[Answer], list[Answer]]:
+    """Answers before the disturbance began, and since then. A calm job, and one with trouble from its start, have the latter alone."""
+    if truth.is_calm or truth.onset == START:
+        return [], one.answers
+    return [answer for answer in one.answers if answer.at_s < run.begun_s], [a for a in one.answers if a.at_s >= run.begun_s]
 
 
 def seconds_to(answers: list[Answer], truth: Truth) -> float | None:
@@ -64,13 +71,16 @@ def names_culprits(answer: Answer, truth: Truth, culprits: Mapping[str, str]) ->
 def scored(one: Observed, truth: Truth, run: Run) -> Score:
     """Score one tool on one job."""
     last, calm = one.last, truth.is_calm
+    before, since = parted(one, truth, run)
+    stands = bool(since) or not before  # an answer that was there before the trouble is none about it
+    early = alarms(before[-1]) if before else None if truth.onset == START or not one.version else False
     gain = one.tried.gain if one.tried else None
     return Score(
-        symptom=last.symptom == truth.symptom,
-        cause=None if calm else is_right(last, truth),
-        culprits=names_culprits(last, truth, run.culprits),
-        seconds=None if calm else seconds_to(one.answers, truth),
-        false_alarm=alarms(last) if calm else None,
+        symptom=stands and last.symptom == truth.symptom,
+        cause=None if calm else stands and is_right(last, truth),
+        culprits=names_culprits(last if stands else Answer(0.0), truth, run.culprits),
+        seconds=None if calm else seconds_to(since, truth),
+        false_alarm=alarms(last) if calm else early,
         abstained=None if calm else last.cause == UNKNOWN or last.symptom == UNKNOWN,
         helped=None if gain is None or calm else gain >= HELP,
         harmed=None if gain is None else gain < HARM,

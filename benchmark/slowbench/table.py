@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Mapping
 
-from slowbench.observe import Run
-from slowbench.score import Row, is_right, rows
+from slowbench.observe import Observed, Run
+from slowbench.score import Row, parted, rows, scored
 from slowbench.truth import HALVES, OPEN_HALF, Truth
 
 HEADS = (
     "tool", "jobs", "cause", "symptom", "culprit", "wrong cause", "no cause", "false alarms", "median s", "advice helped", "harmed",
     "advice to a calm job", "CPU %", "slows by", "needs",
 )  # fmt: skip
+MOST_FAULT, MOST_FAULTS = 120, 20  # characters of a fault below the table, and faults
 
 
 def text(runs: list[Run], truths: Mapping[str, Truth], halves: Mapping[str, str], slowdowns: Mapping[str, float | None]) -> str:
@@ -25,21 +27,45 @@ def text(runs: list[Run], truths: Mapping[str, Truth], halves: Mapping[str, str]
     lines = [f"{count} jobs, {count - calm} with a cause and {calm} with none; {len(failed)} could not run: {', '.join(failed) or 'none'}."]
     if loads:
         lines.append(f"Unrelated processes took {statistics.median(loads):.1f} CPUs (median of the runs), {max(loads):.1f} at most.")
-    parts = [("All jobs", ran), *((f"The {half} half", [run for run in ran if halves.get(run.job) == half]) for half in HALVES)]
-    for title, some in parts:
+    parts = [(half, [run for run in ran if halves.get(run.job) == half]) for half in HALVES]
+    if only := next((half for half, some in parts if some and len(some) == len(ran)), ""):
+        parts = [(only, ran)]
+    else:
+        parts.insert(0, ("", ran))
+    for half, some in parts:
         if some:
-            lines += ["", f"### {title}", "", *_table(rows(some, truths), slowdowns)]
+            lines += ["", f"### The {half} half" if half else "### All jobs", "", *_table(rows(some, truths), slowdowns)]
+    if found := _faults(ran):
+        lines += ["", "Faults of the tools, each with the number of runs:", "", *found]
     return "\n".join(lines) + "\n"
 
 
+def _faults(runs: list[Run]) -> list[str]:
+    counts = Counter((one.tool, one.fault[:MOST_FAULT]) for run in runs for one in run.observed if one.fault and one.version)
+    return [f"- {tool}: {fault} ({count})" for (tool, fault), count in counts.most_common(MOST_FAULTS)]
+
+
 def wrong(runs: list[Run], truths: Mapping[str, Truth], halves: Mapping[str, str]) -> list[str]:
-    """A line for each wrong answer on the open half. Those of the sealed half are not printed: nobody may fit a tool to them."""
+    """A line for each wrong answer and each fault on the open half. Those of the sealed half are not printed: nobody may fit a tool to
+    them."""
     return [
-        f"{run.job}, {one.tool}: {one.last.symptom} / {one.last.cause}, not {truths[run.job].symptom} / {truths[run.job].cause}"
+        f"{run.job}, {one.tool}: {'; '.join(found)}"
         for run in runs
         for one in run.observed
-        if halves.get(run.job) == OPEN_HALF and one.version and not is_right(one.last, truths[run.job])
+        if halves.get(run.job) == OPEN_HALF and (found := _wrong(one, truths[run.job], run))
     ]
+
+
+def _wrong(one: Observed, known: Truth, run: Run) -> list[str]:
+    score, (before, since), last = scored(one, known, run), parted(one, known, run), one.last
+    found = [f"fault: {one.fault}"] if one.fault else []
+    if one.version and not (score.symptom and score.cause is not False):
+        given = f"{last.symptom} / {last.cause}" if one.answers else "no answer"
+        given += "" if since or not before else ", given before the onset and not since"
+        found.insert(0, f"{given}, not {known.symptom} / {known.cause}")
+    if not known.is_calm and score.false_alarm:
+        found.append(f"false alarm before the onset: {before[-1].symptom} / {before[-1].cause}")
+    return found
 
 
 def _table(found: list[Row], slowdowns: Mapping[str, float | None]) -> list[str]:

@@ -14,6 +14,7 @@ from slowbench.vocabulary import CAUSES, FROM_GPUTOP, FROM_GPUTOP_CAUSE, IDLE, N
 FOLDER = Path(__file__).parent / "truth"
 SEALED = "sealed.json"
 OPEN_HALF, SEALED_HALF = HALVES = ("open", "sealed")
+START, DISTURBANCE = "start", "disturbance"  # onsets
 MOST_OF_A_LABEL = {NONE: 6}  # jobs of one label in one half; any other cause has `_MOST`
 _MOST = 2
 
@@ -48,7 +49,7 @@ def made(job: str) -> Truth:
     what = jobs.scenario.load(job)
     symptom, cause = FROM_GPUTOP[what.label.symptom], FROM_GPUTOP_CAUSE[what.label.cause]
     victims = () if cause == NONE else ("other ranks",) if symptom == "waits-for-rank" else ("trainers",)
-    onset = "start" if what.disturb is None else "disturbance"
+    onset = START if what.disturb is None else DISTURBANCE
     return Truth(job, symptom, cause, onset, victims, tuple(sorted(what.label.culprits)), CAUSES[cause][1])
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import slowbench
 from slowbench import score, truth, vocabulary
-from slowbench.__main__ import asked
+from slowbench.__main__ import asked, main
 from slowbench.observe import Answer, Observed, Run, Tried, Watcher, decoded
 from slowbench.table import HEADS, text, wrong
 from slowbench.tools import TOOLS, Tool, chosen
@@ -23,6 +23,7 @@ from tests.corpus import split
 from tests.require import require
 from tests.wait import PATIENCE_S
 from tests.workloads import scenario
+from tests.workloads.advice import targets
 from tests.workloads.runner import Running
 from tests.workloads.scenario import HEALTHY, Scenario
 
@@ -44,12 +45,12 @@ def tool(*answers: Answer, gain: float | None = None, name: str = "a") -> Observ
 
 
 def scored(known: Truth, *answers: Answer, gain: float | None = None) -> score.Score:
-    return score.scored(tool(*answers, gain=gain), known, Run(known.job, PIDS if known.culprits else {}))
+    return score.scored(tool(*answers, gain=gain), known, Run(known.job, PIDS if known.culprits else {}, begun_s=-0.5))
 
 
 def test_the_right_cause_needs_the_right_symptom() -> None:
     right = scored(DISK, answered("waits-for-input", "slow-disk"))
-    assert (right.symptom, right.cause, right.abstained, right.false_alarm) == (True, True, False, None)
+    assert (right.symptom, right.cause, right.abstained, right.false_alarm) == (True, True, False, False)
     assert scored(DISK, answered("waits-for-copies", "slow-disk")).cause is False
     half = scored(DISK, answered("waits-for-input", "lock"))
     assert (half.symptom, half.cause, half.abstained) == (True, False, False)
@@ -67,13 +68,27 @@ def test_who_names_no_cause_abstains() -> None:
         ([(0.5, "lock"), (3.0, "slow-disk")], 3.0),
         ([(2.0, "slow-disk"), (4.0, "slow-disk")], 2.0),
         ([(2.0, "slow-disk"), (4.0, "lock"), (6.0, "slow-disk")], 6.0),
-        ([(-1.0, "slow-disk")], 0.0),
+        ([(-1.0, "slow-disk")], None),  # it stood there before anything was slow
+        ([(-1.0, "slow-disk"), (1.0, "slow-disk")], 1.0),
+        ([(-0.2, "slow-disk")], 0.0),  # while the disturbance was set up
         ([(2.0, "slow-disk"), (4.0, "lock")], None),
         ([], None),
     ],
 )
 def test_the_answer_counts_from_when_it_stays_right(answers: list[tuple[float, str]], seconds: float | None) -> None:
-    assert scored(DISK, *(answered("waits-for-input", cause, at_s) for at_s, cause in answers)).seconds == seconds
+    found = scored(DISK, *(answered("waits-for-input", cause, at_s) for at_s, cause in answers))
+    assert (found.seconds, found.cause) == (seconds, seconds is not None)
+
+
+def test_an_alarm_before_the_onset_is_false() -> None:
+    right = ("waits-for-input", "slow-disk")
+    found = scored(DISK, answered(*right, -1.0))
+    assert (found.symptom, found.cause, found.abstained, found.false_alarm) == (False, False, False, True)
+    found = scored(DISK, answered(*right, -2.0), answered("works", "none", -1.0), answered(*right, 2.0))
+    assert (found.symptom, found.cause, found.seconds, found.false_alarm) == (True, True, 2.0, False)
+    from_the_start = dataclasses.replace(DISK, onset="start")
+    found = scored(from_the_start, answered(*right, -1.0))
+    assert (found.cause, found.seconds, found.false_alarm) == (True, 0.0, None)
 
 
 @pytest.mark.parametrize(
@@ -136,8 +151,8 @@ def test_the_table_counts_each_tool_and_each_half() -> None:
     rows = {line[0].split()[0].rstrip(":"): line for line in cells}
     assert "2 jobs, 1 with a cause and 1 with none; 1 could not run: hogs." in everything
     #                   jobs, cause, symptom, culprit, wrong, none, false alarms, seconds
-    assert rows["a"][1:9] == ["2", "1/1", "2/2", "–", "0/1", "0/1", "0/1", "3.0"]
-    assert rows["b"][1:9] == ["2", "0/1", "1/2", "–", "1/1", "0/1", "1/1", "never"]
+    assert rows["a"][1:9] == ["2", "1/1", "2/2", "–", "0/1", "0/1", "0/2", "3.0"]
+    assert rows["b"][1:9] == ["2", "0/1", "1/2", "–", "1/1", "0/1", "1/2", "never"]
     assert rows["a"][13] == "1.5 %"
     assert "No module" in rows["c"][0]
     assert "0/1" not in halves.partition("### The sealed half")[0].splitlines()[4].split("|")[3]
@@ -148,6 +163,18 @@ def test_wrong_answers_are_listed_of_the_open_half_alone() -> None:
     runs = [Run(job, {}, answers) for job in ("disk", "d2")]
     (line,) = wrong(runs, {"disk": DISK, "d2": DISK}, {"disk": "open", "d2": "sealed"})
     assert line.startswith("disk, a: works / none")
+    died = Observed("c", "1.0", fault="it ended early, with exit status 3: no such counter")
+    early = tool(answered("waits-for-input", "slow-disk", -1.0), name="d")
+    dead, alarmed = wrong([Run("disk", {}, [died, early])], {"disk": DISK}, {"disk": "open"})
+    assert "no answer" in dead
+    assert died.fault in dead
+    assert "false alarm" in alarmed
+    assert died.fault in text([Run("disk", {}, [died])], {"disk": DISK}, {"disk": "open"}, {})
+
+
+def test_one_half_has_one_table() -> None:
+    found = text([Run("disk", {}, [tool(answered("works", "none"))])], {"disk": DISK}, {"disk": "open"}, {})
+    assert found.count("| tool |") == 1
 
 
 def test_a_run_is_kept_as_a_line() -> None:
@@ -170,6 +197,70 @@ def test_any_program_is_a_tool(tmp_path: Path) -> None:
     found = watcher.stop(0)
     assert (found.tool, found.version, found.needs, found.fault) == ("mine", "3.1", ["root"], "")
     assert (found.last.symptom, found.last.cause) == ("works", "none")
+
+
+def watched(folder: Path, *lines: str) -> Watcher:
+    """A tool in sh that is ready, or has ended."""
+    script = folder / "tool.sh"
+    script.write_text("\n".join(lines))
+    watcher = Watcher(Tool("mine", ("sh", str(script))), Running("mine", Scenario(HEALTHY, print), 1.0, folder, {"PATH": "/usr/bin:/bin"}))
+    assert watcher.is_ready.wait(PATIENCE_S)
+    return watcher
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ('{"symptom": "works", "culprits": null}', "culprits"),
+        ('{"symptom": "works", "culprits": 812}', "culprits"),
+        ('{"symptom": "works", "culprits": [null]}', "culprits"),
+        ('{"symptom": "works", "command": null}', "command"),
+        ('{"symptom": "works", "cause": "slow-disc"}', "slow-disc"),
+        ('{"symptom": "works", "ready": "2", "needs": null}', "needs"),
+        ("[" * 9999, ""),
+        ("\\377", ""),
+    ],
+)
+def test_a_faulty_line_is_the_tools_fault(tmp_path: Path, line: str, fault: str) -> None:
+    right = '{"symptom": "works", "cause": "none", "advice": "last"}'
+    watcher = watched(tmp_path, f"printf '{line}\\n'; echo '{right}'; echo '{{\"ready\": \"1\"}}'; exec sleep 60")
+    found = watcher.stop(0)
+    assert (found.last.advice, found.version, bool(found.fault)) == ("last", found.version, bool(fault))
+    assert fault in found.fault
+
+
+def test_a_tool_that_dies_is_not_one_that_abstains(tmp_path: Path) -> None:
+    watcher = watched(tmp_path, """echo '{"ready": "1"}'; echo 'no such counter' >&2; exit 3""")
+    watcher._thread.join(PATIENCE_S)
+    watcher._process.wait(PATIENCE_S)  # type: ignore[union-attr]
+    found = watcher.stop(0).fault
+    assert "3" in found
+    assert "no such counter" in found
+
+
+def test_a_tool_that_cannot_start_is_refused_before_the_first_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "tool.sh"
+    script.write_text("echo")
+    for command in (f"mine={script}", f"mine={tmp_path}/none", "mine=", "mine='", "a/b=sh"):
+        with pytest.raises(ValueError, match="tool"):
+            chosen([command])
+    assert main(["run", "--tools", f"mine={tmp_path}/none", "-o", str(tmp_path / "out")]) == 2
+    assert "no program" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    script.chmod(0o755)  # without #!
+    (known,) = chosen([f"mine={script}"])
+    watcher = Watcher(known, Running("mine", Scenario(HEALTHY, print), 1.0, tmp_path, {}))
+    assert watcher.cpu_s() == 0.0
+    assert "does not start" in watcher.stop(0).fault
+
+
+def test_an_edited_tool_is_another_one(tmp_path: Path) -> None:
+    script = tmp_path / "tool.sh"
+    digests = set()
+    for text_ in ("echo 1", "echo 2"):
+        script.write_text(text_)
+        digests.add(chosen([f"mine=sh {script}"])[0].digest)
+    assert len(digests) == 2
 
 
 def test_a_tool_that_is_missing_has_a_reason(tmp_path: Path) -> None:
@@ -238,6 +329,9 @@ def test_the_page_explains_the_table_and_its_examples_are_valid() -> None:
     example = json.loads(re.findall(r"```json\n(.*?)```", page, re.DOTALL)[0])
     assert example["symptom"] in vocabulary.SYMPTOMS
     assert example["cause"] in vocabulary.CAUSES
+    lines = [example["command"], *re.findall(r"`((?:renice|taskset|for p in) [^`]*\d[^`]*)`", page)]
+    assert len(lines) >= 4
+    assert [line for line in lines if targets(line) is None] == []
     assert set(example) == {field.name for field in dataclasses.fields(Answer)} - {"at_s"}
 
 
