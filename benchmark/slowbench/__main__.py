@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     table = commands.add_parser("table", help="the table of what was run")
     table.add_argument("output", type=Path, nargs="?", default=Path("slowbench.jsonl"))
     table.add_argument("--page", type=Path, metavar="README.md", help="write the table into this page, between its marks")
-    table.add_argument("--wrong", action="store_true", help="list the wrong answers on the open half instead")
+    table.add_argument("--wrong", action="store_true", help="list the wrong answers on the open half, and all faults, instead")
     commands.add_parser("jobs", help="the jobs, and the truth of the open half")
     commands.add_parser("tools", help="the tools, and what each needs")
     commands.add_parser("words", help="the words for symptoms and causes")
@@ -151,7 +151,7 @@ def _print(options: argparse.Namespace) -> int:
     slowdowns = {line["tool"]: line["slowdown_pct"] for line in lines}
     truths = {run.job: truth.made(run.job) for run in runs}
     if getattr(options, "wrong", False):
-        print("\n".join(wrong(runs, truths, truth.halves())) or "no wrong answer on the open half")
+        print("\n".join(wrong(runs, truths, truth.halves())) or "no wrong answer on the open half, and no fault")
         return 0
     found = text(runs, truths, truth.halves(), slowdowns)
     if page := getattr(options, "page", None):

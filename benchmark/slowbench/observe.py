@@ -179,7 +179,7 @@ class Watcher:
         self._errors.close()
         if ended:
             self._note(f"{ended}: {last}" if last else ended)
-        if not self.observed.version:
+        if not (self.observed.version or self._faults):
             self._note(last or "it was never ready")
         self.observed.answers = [self._answer((at_ns - onset_ns) / 1e9, found) for at_ns, found in self._lines]
         return self.observed

@@ -46,19 +46,17 @@ def _faults(runs: list[Run]) -> list[str]:
 
 
 def wrong(runs: list[Run], truths: Mapping[str, Truth], halves: Mapping[str, str]) -> list[str]:
-    """A line for each wrong answer and each fault on the open half. Those of the sealed half are not printed: nobody may fit a tool to
-    them."""
-    return [
-        f"{run.job}, {one.tool}: {'; '.join(found)}"
-        for run in runs
-        for one in run.observed
-        if halves.get(run.job) == OPEN_HALF and (found := _wrong(one, truths[run.job], run))
-    ]
+    """A line for each wrong answer on the open half, and for each run with a fault of the tool. Those on other jobs are not printed: nobody
+    may fit a tool to them."""
+    found = [(run, one, _wrong(one, truths[run.job], run, halves.get(run.job) == OPEN_HALF)) for run in runs for one in run.observed]
+    return [f"{run.job}, {one.tool}: {'; '.join(why)}" for run, one, why in found if why]
 
 
-def _wrong(one: Observed, known: Truth, run: Run) -> list[str]:
+def _wrong(one: Observed, known: Truth, run: Run, is_open: bool) -> list[str]:
     score, (before, since), last = scored(one, known, run), parted(one, known, run), one.last
     found = [f"fault: {one.fault}"] if one.fault else []
+    if not is_open:
+        return found
     if one.version and not (score.symptom and score.cause is not False):
         given = f"{last.symptom} / {last.cause}" if one.answers else "no answer"
         given += "" if since or not before else ", given before the onset and not since"

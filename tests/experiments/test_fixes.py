@@ -13,7 +13,7 @@ from tests.experiments.fixes import Outcome, Trial, promise
 from tests.experiments.processes import running
 from tests.require import require
 from tests.workloads import scenario
-from tests.workloads.advice import SHELL, ends_culprits, environment_of, is_own
+from tests.workloads.advice import SHELL, ends_culprits, environment_of, is_own, targets
 from tests.workloads.runner import Running
 from tests.workloads.scenario import LOADER_VARIABLE
 
@@ -93,6 +93,14 @@ def test_a_line_that_does_more_is_refused(command: str) -> None:
     with running() as own:
         assert not is_own(command.format(pid=own.pid), job)
     assert is_own("echo '8:0 rbps=max' > /sys/fs/cgroup/gputop-mine/io.max", job)
+
+
+def test_a_mask_is_widened_with_its_control_group() -> None:
+    command = 'echo 0-3 > "/sys/fs/cgroup$(cat /proc/{pid}/cpuset)/cpuset.cpus"; for p in {pid} 7; do taskset -apc 0-3 $p; done'
+    found = targets(command.format(pid=os.getpid()))
+    assert found is not None
+    assert found == ({os.getpid(), 7}, {Path("/proc/self/cpuset").read_text().strip()})
+    assert targets(command.format(pid="7; id")) is None
 
 
 @pytest.mark.parametrize(

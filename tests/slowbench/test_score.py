@@ -169,6 +169,7 @@ def test_wrong_answers_are_listed_of_the_open_half_alone() -> None:
     assert "no answer" in dead
     assert died.fault in dead
     assert "false alarm" in alarmed
+    assert [line.count("fault") for line in wrong([Run("d2", {}, [died, early])], {"d2": DISK}, {"d2": "sealed"})] == [1]
     assert died.fault in text([Run("disk", {}, [died])], {"disk": DISK}, {"disk": "open"}, {})
 
 
