@@ -224,7 +224,8 @@ def watched(folder: Path, *lines: str) -> Watcher:
 )
 def test_a_faulty_line_is_the_tools_fault(tmp_path: Path, line: str, fault: str) -> None:
     right = '{"symptom": "works", "cause": "none", "advice": "last"}'
-    watcher = watched(tmp_path, f"printf '{line}\\n'; echo '{right}'; echo '{{\"ready\": \"1\"}}'; exec sleep 60")
+    watcher = watched(tmp_path, f"printf '{line}\\n'; echo '{right}'; echo '{{\"ready\": \"1\"}}'")
+    watcher._thread.join(PATIENCE_S)
     found = watcher.stop(0)
     assert (found.last.advice, found.version, bool(found.fault)) == ("last", found.version, bool(fault))
     assert fault in found.fault
