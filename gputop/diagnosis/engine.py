@@ -328,8 +328,13 @@ class Engine:
         """Step time of the trainer in the verdict, over the whole stream (only the latest pace if it comes from the GPU's rhythm); without
         trainers, of the last trainer that ended. None if unknown."""
         if self._worst is not None:
-            return self.step_of(self._worst.trainer_pid) or self.verdict.step
+            return self._latest_step_of(self._worst.trainer_pid)
         return self._ended
+
+    def _latest_step_of(self, pid: int) -> Step | None:
+        """A trainer's step, over the whole stream, or else the latest one."""
+        standing = self.standing.get(pid)
+        return self.step_of(pid) or (None if standing is None else standing.job.step)
 
     def step_of(self, pid: int) -> Step | None:
         """A trainer's step, over the whole stream; None where no call of CUDA shows its steps."""
@@ -446,7 +451,7 @@ class Engine:
         trainers = [(*self._trained[key][:2], ledgers.get(key, Ledger()) if before is None else None) for key in seen]
         return explanation.explanation(
             verdict, ledger, incidents, self._workers_spent, self._header, self._window.t_ns, self.what_if, trainers=trainers,
-            seen_runs=[one for part in self.runs() for one in part][-explanation.MOST_TRAINED :],
+            seen_runs=[one for part in self.runs() for one in part][-explanation.MOST_TRAINED :], step_of=self._latest_step_of,
         )
 
 

@@ -203,10 +203,13 @@ def explanation(
     what_if: Callable[[Verdict | Incident], Sequence[WhatIf]],
     trainers: Iterable[tuple[Role, ProcInfo, Ledger | None]] = (),
     seen_runs: Sequence[Run] = (),
+    step_of: Callable[[int], Step | None] = lambda _: None,
 ) -> Explanation:
     """The whole explanation. Its verdict is the cause that cost most over the stream, or lasted longest if no GPU is measured; if none cost
-    enough, that nothing did."""
+    enough, that nothing did. Its step is that of the trainer that it names."""
     worst = _dearest([one for one in incidents if costs_time(one)], ledger, now_ns)
+    if worst is not None and worst.trainer_pid is not None and verdict.trainer_pid not in (None, worst.trainer_pid):
+        verdict = replace(verdict, step=step_of(worst.trainer_pid))
     return Explanation(
         schema=SCHEMA, verdict=_verdict(verdict, ledger, worst), ledger=booked(ledger),
         workers={word: round(share, 4) for word, share in shares(workers).items()},
@@ -409,7 +412,9 @@ def in_general(cause: str) -> str:
 _PIDS = re.compile(r"\((\d+)((?:, \d+)+)(?: and (\d+) more)?\)")
 _STARTS = r"(?: and (?:the [^,;()]+|what) (?:it starts|they start))?"
 _NAMES = re.compile(rf"(\w[^,;()]* \(\d[^()]*\){_STARTS})((?:, (?:[^,;()]+ \(\d[^()]*\){_STARTS}|others|short-lived processes))+)")
-_WORDS = re.compile(r" but not running| of the time| of the last \d+ s|(?<= for) its(?= data)")
+_WORDS = re.compile(
+    r" but not running| of the time| of the last \d+ s|(?<= for) its(?= data)|(?<=no GPU) is(?= measured)|: host side only(?=\))"
+)
 _PID = re.compile(r" \(\d+(?: and \d+ more)?\)")  # a process's pid, or the number of further ones
 
 

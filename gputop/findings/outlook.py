@@ -18,8 +18,10 @@ def told(one: WhatIf, closely: bool = False) -> str:
         return f"{one.change}: not known"
     if abs(one.factor - 1.0) <= NOTHING and not closely:
         return f"{one.change}: nothing"
-    band = f" ({one.low:.2g} to {one.high:.2g})" if closely or one.high > WIDE * one.low else ""
-    return f"{one.change}: {one.factor:.{2 if closely or one.factor < 2 else 1}f}×{band}"
+    digits = 2 if closely or one.factor < 2 else 1
+    low, high = (f"{one.low:.2g}", f"{one.high:.2g}") if one.high > WIDE * one.low else (f"{one.low:.{digits}f}", f"{one.high:.{digits}f}")
+    band = f" ({low} to {high})" if closely or one.high > WIDE * one.low else ""
+    return f"{one.change}: {one.factor:.{digits}f}×{band}"
 
 
 def sentence(found: Sequence[WhatIf]) -> str:

@@ -36,6 +36,7 @@ SAME_RATE = 0.05  # relative distance within which a call sets the pace that the
 SERVED, RHYTHM = "the server's metrics", "GPU rhythm"  # values of `Step.source`
 NOT_PROBED = "its steps are not seen: record it as root (sudo gputop record), so that CUDA calls are counted"
 SEVERAL = "several jobs of this name ran at once: record one of them alone"
+NO_CALLS = "its steps are not seen: it makes no CUDA calls, by which they are counted"
 IS_SERVED = "it serves requests: its pace is that of those who ask"
 
 
@@ -57,6 +58,7 @@ class _Pieces(Struct):
     counted: tuple[int, dict[str, int]] | None = None  # (when the probes were read, call -> count) at the last look
     pace: float | None = None  # of all its calls, by the step clock
     source: str = ""  # of the diagnosis's steps
+    is_served: bool = False  # it serves requests
     clock_per_s: float | None = None  # that the diagnosis saw last
 
     def at(self, t_ns: int) -> _Piece:
@@ -97,6 +99,7 @@ class PaceWatch:
             one = self._trainers.setdefault((pid, job.trainer.info.start_ticks), _Pieces(name, job.trainer.role.rank))
             if len(self._trainers) > MOST_TRAINERS:
                 del self._trainers[next(iter(self._trainers))]
+            one.is_served |= standing.verdict.requests is not None
             is_steady = standing.phase.word == TRAINING and standing.cause != "pause"
             self._count(one, pid, board, is_steady)
             if (step := engine.step_of(pid)) is not None:
@@ -150,10 +153,12 @@ def measured(path: str, span: Span) -> tuple[MeasuredRun, list[str]]:
 
 def _job(ranks: Sequence[_Pieces], lost: dict[str, float] | None) -> JobRun:
     """A program's run: of its ranks, which step together, the one that was seen for longest. Without any pace: why."""
+    if any(one.is_served or one.source == SERVED for one in ranks):
+        return JobRun(lost=lost, why_not=IS_SERVED)
     runs = [one for one in map(_of_rank, ranks) if not one.why_not]
     if not runs:
-        served = any(one.source == SERVED for one in ranks)
-        return JobRun(lost=lost, why_not=IS_SERVED if served else NOT_PROBED)
+        probed = [one.counted for one in ranks if one.counted is not None and one.counted[0] > 0]
+        return JobRun(lost=lost, why_not=NO_CALLS if probed and not any(calls for _, calls in probed) else NOT_PROBED)
     apart = [one for one in ranks if one.rank is None and one.pieces]
     if any(min(one.pieces) < max(other.pieces) and min(other.pieces) < max(one.pieces) for one, other in combinations(apart, 2)):
         return JobRun(lost=lost, why_not=SEVERAL)
@@ -174,7 +179,7 @@ def _of_rank(one: _Pieces) -> JobRun:
             per_s = [sum(piece.calls[clock] for piece in group) / sum(piece.seconds for piece in group) for group in groups]
             return JobRun(per_s, ROUNDED_STEPS / max(1, calls[clock]), float(calls[clock]))
     by_diagnosis = [fmean(piece.per_s) for piece in pieces if piece.per_s]
-    if not by_diagnosis or one.source == SERVED:
+    if not by_diagnosis:
         return JobRun(why_not=NOT_PROBED)
     mean, seconds = fmean(by_diagnosis), len(by_diagnosis) * one.every_ns / SECOND_NS
     by_rhythm = one.source == RHYTHM  # of `SPAN_NS`, in whole readings: no more is known of its spread, and it is rounded

@@ -31,6 +31,9 @@ _UNDER_WAY = threading.Lock()  # held while this process takes traces
 Shares = Mapping[str, float]  # state of a trainer -> share of the time
 
 
+NAMELESS = "process"  # name of a process that is not known, or not any more
+
+
 class Seen(dict[int, tuple[str, Shares]]):
     """Pid -> (its name, its shares as gputop sees it now, empty if not known) of processes that are asked."""
 
@@ -38,7 +41,7 @@ class Seen(dict[int, tuple[str, Shares]]):
     def of(cls, pids: Sequence[int], board: Board, engine: Engine) -> Seen:
         """What is seen of the processes now."""
         infos = {pid: board.infos.get(pid) for pid in pids}
-        return cls((pid, ("process" if info is None else program_name(info), engine.shares_of(pid))) for pid, info in infos.items())
+        return cls((pid, (NAMELESS if info is None else program_name(info), engine.shares_of(pid))) for pid, info in infos.items())
 
 
 class UnderWay(Exception):
@@ -62,8 +65,9 @@ def asked(
 ) -> list[TracedJob]:  # fmt: skip
     """Ask the processes, read what they give, and set it beside what ``look`` sees of them then. Raises UserError for a file that cannot be
     written."""
+    before = look()  # a process that ends meanwhile keeps its name
     taken = take(pids, wanted, name_of, notify)
-    seen = look()
+    seen = {pid: (before[pid][0] if name == NAMELESS else name, shares) for pid, (name, shares) in look().items()}
     return [replace(traced(one, *seen[one.pid]), by=by) for one in taken]
 
 

@@ -82,11 +82,14 @@ def summary(told: dict[str, Any]) -> list[str]:
     lost = f"{hours(total['lost_s'])} were lost in training, {hours(total['unused_s'])} held and unused."
     many = len(told["hosts"])
     hosts = ", ".join(told["hosts"][:8]) + (f" and {many - 8} more" if many > 8 else "")
+    traces = [_traced(told["traces"])] if told["traces"] else []
+    if not told["gpus"]:
+        return [f"No GPU of {hosts} was measured: there is no GPU time to report. gputop explain names causes on the host.", *traces]
     return [
         f"{first} {lost}",
         f"{counted(told['gpus'], 'GPU')} of {hosts}: {hours(total['recorded_s'])} recorded, of these {hours(total['held_s'])} held by "
         f"processes, {hours(total['trained_s'])} in training, {hours(total['free_s'])} free.",
-        *([_traced(told["traces"])] if told["traces"] else []),
+        *traces,
     ]  # fmt: skip
 
 
@@ -97,7 +100,9 @@ def _traced(traces: Sequence[dict[str, Any]]) -> str:
 
 
 def tables(told: dict[str, Any]) -> Iterator[Table]:
-    """Tables by user, by job, by cause, and of what was held and unused."""
+    """Tables by user, by job, by cause, and of what was held and unused; none where no GPU was measured."""
+    if not told["gpus"]:
+        return
     total, currency = told["total"], told["currency"]
     priced = told["price_per_gpu_hour"] is not None
     cost = [">cost"] if priced else []

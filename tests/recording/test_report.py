@@ -307,6 +307,14 @@ def test_a_bar_of_nothing_and_of_all(part: int, whole: int, text: str) -> None:
     assert usage_text.bar(part, whole) == text
 
 
+def test_without_a_measured_gpu_nothing_is_reported_as_zero() -> None:
+    found = usage.bill([StretchUsage("node7", 0.0, 9.0, 9.0)], None, None, price("3.5/h"))
+    shown = "\n".join(painted(line, on=False) for line in usage_lines.lines(found, 72))
+    for text in (shown, usage_text.markdown(found), usage_text.page(found)):
+        assert "No GPU of node7 was measured" in text
+        assert not re.search(r"\b0:00:00\b|\b0 s\b|By cause", text)
+
+
 def test_names_of_others_stay_text() -> None:
     name = "</td><script>x</script>|`[a](http://b)"
     whose = Owner(name, name)

@@ -23,7 +23,7 @@ from gputop.model.frame import MOST_TRACES, Frame, TracedJob
 from gputop.recording.reader import Recording
 from gputop.recording.seconds import merge_minute
 from gputop.recording.writer import Writer
-from gputop.stream import kept_traces
+from gputop.stream import kept_traces, traced
 from gputop.stream.autotrace import AutoTracing
 from gputop.stream.kept_traces import join, standing, traces_in
 from gputop.stream.playback import Playback
@@ -31,6 +31,7 @@ from gputop.stream.session import Session
 from gputop.stream.stalled import Unwatched
 from gputop.stream.survey import Survey
 from gputop.traces.reading import read_file
+from gputop.traces.taking import Taken, Wanted
 from gputop.tui.app import GputopApp
 from gputop.tui.draw.view import View
 from gputop.tui.feed import ScreenSettings
@@ -258,3 +259,11 @@ def test_a_trace_by_the_command_is_named_in_recordings_that_are_made_meanwhile(m
     monkeypatch.setattr("gputop.stream.marking.send_mark", sent.append)
     assert cli.main(["trace", str(os.getpid())]) == 1
     assert sent == [f"trace of train.py (100): {NAME}"]
+
+
+def test_who_ends_while_it_is_asked_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = [Taken(pid, None, 0.1, "the process has ended before its trace was whole") for pid in (7, 8)]
+    nameless: tuple[str, dict[str, float]] = (traced.NAMELESS, {})
+    looks = iter([traced.Seen({7: ("train.py", {}), 8: nameless}), traced.Seen({7: nameless, 8: nameless})])
+    monkeypatch.setattr(traced, "take", lambda *_: ended)
+    assert [one.name for one in traced.asked([7, 8], Wanted(), str, lambda: next(looks))] == ["train.py", traced.NAMELESS]

@@ -213,3 +213,8 @@ async def test_the_question_before_a_signal_has_user_gpu_and_the_whole_command(m
         assert "GPU 0" in text
         assert "xend" in text
         await pilot.press("escape")
+
+
+def test_a_culprit_that_takes_little_does_not_take_nothing() -> None:
+    assert table._takes(4.0, 2) == ("takes 4% CPU", "takes 4% of a CPU")
+    assert table._takes(90.0, 4) == ("takes 0.9 CPU", "takes 0.9 of 4 CPUs")

@@ -13,7 +13,7 @@ from gputop.cli import main
 from gputop.findings.compared import NOT_SLOWER, SLOWER, UNDECIDED, JobRun, MeasuredRun, Slower, compared
 from gputop.recording.format import pack_end, pack_frames, pack_header
 from gputop.stream.moment import Span
-from gputop.stream.paces import measured
+from gputop.stream.paces import IS_SERVED, NO_CALLS, NOT_PROBED, measured
 from tests.corpus.accuracy import DATA
 from tests.corpus.runs import load
 from tests.unit.diagnosis.causes import starved
@@ -215,6 +215,19 @@ def test_real_runs(tmp_path: Path) -> None:
     assert found.answer == SLOWER
     assert max(found.jobs[0].parts, key=lambda part: part.change_pct if part.part != "work" else 0.0).part == "affinity"
     assert compared([fast], [unseen], 5.0).answer == UNDECIDED
+
+
+def test_a_pace_that_is_not_the_programs_own_has_its_reason(tmp_path: Path) -> None:
+    """A server's is that of its clients, also where CUDA calls show its passes; a job on the CPUs makes no such calls."""
+    server = measured("screenshots/serving.gputop", Span())[0]
+    assert {one.missing() for one in server.jobs.values()} == {IS_SERVED}
+    on_cpus = starved(run=0.3, wait=0.7, looks=[ON_CPU])
+    on_cpus.gpus.clear()
+    for proc in on_cpus.procs.values():
+        proc.info.pop("uses_cuda", None)
+    for probed, reason in ((True, NO_CALLS), (False, NOT_PROBED)):
+        found, _problems = measured(recorded(tmp_path / f"cpu{probed}", on_cpus, 10.0, probed=probed), Span())
+        assert [one.missing() for one in found.jobs.values()] == [reason]
 
 
 def test_jobs_of_one_name_that_run_at_once_are_not_mixed(tmp_path: Path) -> None:

@@ -129,14 +129,15 @@ def _tell_of_workers(job: WalkedJob, facts: WalkedFacts) -> Finding:
     waited = (sum(worker.state.waits.get(kind, 0.0) for kind in _FOR_PROGRAMS for worker in busy) - asked) / workers
     threads = sum(worker.others_run for worker in busy) / workers
     most = max(ran, slept, waited, threads)
+    its = "its" if workers == 1 else "their"
     how, takes = filled("on a CPU {:.0f}% of the time{}", 100 * ran, " that it asks them" if asked else ""), "the work itself is too slow"
     if waited > max(ran, slept):
-        how, takes = filled("{:.0f}% of the time waiting for programs of their own", 100 * waited), "the programs are too slow"
+        how, takes = filled("{:.0f}% of the time waiting for programs of {} own", 100 * waited, its), "the programs are too slow"
     elif slept == most > 0.0:
-        how = filled("asleep by their own will {:.0f}% of the time", 100 * slept)
+        how = filled("asleep by {} own will {:.0f}% of the time", its, 100 * slept)
         takes = "a timer (time.sleep, a rate limit, a retry) takes the time"
     elif threads > policy.FIFTH * ran:
-        how = filled("with threads of their own on {:.1f} CPUs", workers * (threads + ran))
+        how = filled("with threads of {} own on {:.1f} CPUs", its, workers * (threads + ran))
     who = "its only worker" if workers == 1 else filled("its {}", counted(workers, "worker"))
     evidence = (
         percent("worker_cpu_pct", ran, "on-CPU share of the workers' loading threads"),

@@ -70,11 +70,11 @@ def _total(pages: Sequence[ServingNow], name: str) -> float | None:
     return sum(known) if known else None
 
 
-def _cell(name: str) -> Callable[..., Span]:
+def _cell(name: str, unit: str = "") -> Callable[..., Span]:
     def cell(row: object, _view: object) -> Span:
         served = getattr(row, "served", None)
         value = None if served is None else getattr(served, name)
-        return ("" if served is None else "–", "dim") if value is None else (_short(value) or "", "")
+        return ("" if served is None else "–", "dim") if value is None else (f"{_short(value)}{unit}", "")
 
     return cell
 
@@ -83,5 +83,5 @@ COLUMNS = (
     TableColumn("QUEUE", 6, _cell("waiting"), FROM_WIDTH, needs=SERVES, help="of an inference server: requests that wait"),
     TableColumn("REQ", 5, _cell("running"), FROM_WIDTH, needs=SERVES, help="requests that it works on"),
     TableColumn("TOK/S", 6, _cell("tokens_per_s"), FROM_WIDTH, needs=SERVES, help="tokens that it generates a second"),
-    TableColumn("TTFT", 6, _cell("first_token_p99_s"), FROM_WIDTH, needs=SERVES, help="s to the first token, 99th percentile"),
+    TableColumn("TTFT", 6, _cell("first_token_p99_s", "s"), FROM_WIDTH, needs=SERVES, help="time to the first token, 99th percentile"),
 )

@@ -42,6 +42,7 @@ GLYPHS = {
 STARVING_GLYPH = "▇"  # never a whole cell: rows under each other stay apart
 WIDE_FROM = 110  # columns of a terminal from which on STATE has room for how much of the host a culprit takes
 SHARE_SPAN_NS = 2_400_000_000  # ns before the newest tick in which shares may still change: a reading tells of 1.1 s, and comes as late
+LEAST_TENTHS_PCT = 10.0  # % of a CPU from which a culprit's CPUs are printed in tenths; fewer would read 0.0
 SHARES = " ▁▂▃▄▅▆▇▇"  # eighths of a CPU; never a whole cell: rows under each other stay apart
 CULPRIT_MARK, OPEN, FOLDED = "◄", "▾", "▸"
 INFERRED_MARK = "~"
@@ -281,6 +282,8 @@ def _takes(cpu_pct: float | None, cpus: int) -> tuple[str, str]:
     """How much a culprit takes, in at most 13 characters and in at most 20."""
     if cpu_pct is None:
         return "culprit", "culprit"
+    if cpu_pct < LEAST_TENTHS_PCT:
+        return f"takes {cpu_pct:.0f}% CPU", f"takes {cpu_pct:.0f}% of a CPU"
     brief = f"takes {cpu_pct / 100:.1f}"
     return f"{brief} CPU", f"{brief} of {cpus} CPUs" if cpus else f"{brief} CPUs"
 

@@ -233,8 +233,10 @@ def what_if(found: Sequence[WhatIf], width: int) -> Block:
 
 
 def victims(verdict: Verdict, width: int) -> Block:
-    """The victims, each with its role."""
-    told = " · ".join(f"{who(one.pid, one.name)}{'' if one.role in one.name else f', {one.role}'}" for one in verdict.victims)
+    """The victims, each with its role; who gives a GPU the work of requests is no trainer."""
+    roles = {"trainer": "engine"} if verdict.requests is not None else {}
+    named = ((one, roles.get(one.role, one.role)) for one in verdict.victims)
+    told = " · ".join(f"{who(one.pid, one.name)}{'' if role in one.name.lower() else f', {role}'}" for one, role in named)
     return [[("who suffers", "head")], *wrapped(told, width, "", "  ")] if told else []
 
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from gputop.diagnosis.facts.stepclock import split
 from gputop.diagnosis.incidents import severity
 from gputop.findings import explanation as report
 from gputop.findings.verdict import Ledger
@@ -121,6 +122,22 @@ def test_the_verdict_of_a_stretch_is_the_cause_that_cost_most():
     ledger.by_cause = {"slow-transform": 5.0, "cpu-contention": 4.0}
     found = report.explanation(scene.engine.verdict, ledger, incidents, {}, scene.board.header, scene.board.t_ns, lambda _: ())
     assert found.verdict.cause == "slow-transform"
+
+
+def test_the_step_of_a_stretch_is_that_of_the_trainer_whose_incident_it_names():
+    scene = sick(training().play(4)).play(6)
+    [one] = scene.engine.incidents
+    steps = {pid: split(pace, "CUDA calls", {"computing": 1.0}) for pid, pace in ((one.trainer_pid, 4.0), (7, 9.0))}
+    for other in (one.trainer_pid, None, 7):
+        now = replace(scene.engine.verdict, trainer_pid=other, step=steps[7])
+        found = report.explanation(now, Ledger(), [one], {}, scene.board.header, scene.board.t_ns, lambda _: (), step_of=steps.get)
+        assert found.verdict.steps_per_s == (4.0 if other == 7 else 9.0)
+
+
+def test_a_sentence_about_the_host_alone_fits_a_narrow_screen():
+    text = "train.py (100) waits for its data 92% of the time (no GPU is measured: host side only)"
+    assert report.brief(report.without_pids(text), 46) == "train.py waits for data 92% (no GPU measured)"
+    assert report.brief(text, 90) == text
 
 
 def test_where_no_gpu_is_measured_the_verdict_is_what_lasted_longest():

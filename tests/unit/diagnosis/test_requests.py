@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,9 +14,10 @@ from gputop.findings.text import explain_lines
 from gputop.findings.verdict import RequestStage
 from gputop.stream.session import Session
 from gputop.system.colour import painted
+from gputop.tui.draw.served import COLUMNS, ServedNow
 from gputop.tui.draw.table import columns_of, rows
 from gputop.tui.draw.view import View
-from gputop.tui.draw.why import asked
+from gputop.tui.draw.why import asked, victims
 from tests.unit.diagnosis.causes_serving import (
     CORE,
     TOP,
@@ -133,8 +135,17 @@ def test_the_row_of_a_serving_job_has_its_requests() -> None:
     wide = {row.pid: row.served for row in rows(session, View(width=160))}
     assert wide[101] is not None
     assert (wide[101].waiting, wide[101].running, wide[101].tokens_per_s) == (20, 4, 300.0)
+    late = next(one for one in COLUMNS if one.title == "TTFT")
+    assert late.cell(SimpleNamespace(served=ServedNow(20, 4, 300.0, 0.984)), None)[0] == "0.98s"
+    assert late.cell(SimpleNamespace(served=ServedNow(20, 4, 300.0, None)), None)[0] == "–"
     assert wide[102] is None
     narrow, view = {row.pid: row for row in rows(session, View(width=80))}, View(width=160)
     assert narrow[101].arguments == "20 wait 4 run 300 tok/s"
     rows(session, view)
     assert {"QUEUE", "REQ", "TOK/S", "TTFT"} <= {one.title for one in columns_of(view)}
+
+
+def test_who_suffers_is_an_engine_and_no_trainer() -> None:
+    shown = "".join(text for line in victims(no_room_for_keys_and_values().play(12).engine.verdict, 200) for text, _ in line)
+    assert "EngineCore (100)" in shown
+    assert "trainer" not in shown

@@ -134,7 +134,8 @@ def test_words():
     options = [WhatIf("8 workers", 1.94, 1.9, 2.0, ""), WhatIf("cached", 1.2, 0.9, 1.6, ""), WhatIf("a GPU", 1.0, 1.0, 1.0, "")]
     options.append(WhatIf("slower", 0.8, 0.7, 0.9, ""))
     assert sentence(options) == "What if: 8 workers: 1.94× · cached: 1.20× (0.9 to 1.6) · a GPU: nothing"
-    assert told(options[2], closely=True) == "a GPU: 1.00× (1 to 1)"
+    assert told(options[2], closely=True) == "a GPU: 1.00× (1.00 to 1.00)"
+    assert told(WhatIf("a faster GPU", 1.92, 1.71, 1.94, ""), closely=True) == "a faster GPU: 1.92× (1.71 to 1.94)", "within its band"
     assert told(WhatIf("other numbers of workers", None, None, None, "x")) == "other numbers of workers: not known"
     assert sentence([]) == ""
 
