@@ -75,12 +75,16 @@ _UNITS = (".service", ".scope", ".slice")
 
 
 def fixes(takers: Sequence[Taker], job: ProcInfo, version: int, autogroup: bool) -> list[Fix]:
-    """One fix for all takers that can yield together: of one session, and of one name. ``version``: of the job's cgroup hierarchy."""
-    found: dict[tuple[str | int, str], list[Taker]] = {}
+    """One fix for all takers that can yield together: of one session, or of sessions whose takers have one name, and of one name.
+    ``version``: of the job's cgroup hierarchy."""
+    parts: dict[tuple[str | int, str], list[Taker]] = {}
     for taker in takers:
         group, session = _own_group(taker.info, job), taker.info.session if taker.info is not None else 0
         together = session if autogroup and not group and _has_own_session(taker.info, job) else taker.name
-        found.setdefault((together, group), []).append(taker)
+        parts.setdefault((together, group), []).append(taker)
+    found: dict[tuple[str | int | frozenset[str], str], list[Taker]] = {}
+    for (one, group), alike in parts.items():
+        found.setdefault((frozenset(taker.name for taker in alike) if isinstance(one, int) else one, group), []).extend(alike)
     told = [
         _group_yields(alike, group, job, version) if group else _processes_yield(alike, job, autogroup)
         for (_together, group), alike in found.items()
@@ -142,12 +146,26 @@ def _processes_yield(takers: Sequence[Taker], job: ProcInfo, autogroup: bool) ->
     if any(taker.info is not None and taker.info.policy in REAL_TIME for taker in takers):
         weighs = autogroup and all(_is_in_session_apart(taker.info, job) for taker in takers)
         text = filled("End the real-time priority of {}, which comes before all others (or give it a CPU of its own)", names)
-    elif own_session:
-        text += ": its session has CPU time of its own, whatever its priority"
     pids = [taker.pid for taker in takers]
-    command = filled("echo 19 > /proc/{:targets}/autogroup", pids[:1]) if own_session else _idling(pids, weighs)
+    sessions = _first_of_each_session(takers) if own_session else []
+    if len(sessions) > 1:
+        text += ": their sessions have CPU time of their own, whatever their priority"
+        command: str = filled("for pid in {:targets}; do echo 19 > /proc/$pid/autogroup; done", sessions)
+    elif sessions:
+        text += ": its session has CPU time of its own, whatever its priority"
+        command = filled("echo 19 > /proc/{:targets}/autogroup", sessions)
+    else:
+        command = _idling(pids, weighs)
     others = any(taker.info is not None and taker.info.uid not in (None, job.uid) for taker in takers)
     return Fix(text, as_root(command) if others and job.uid else command)
+
+
+def _first_of_each_session(takers: Sequence[Taker]) -> list[int]:
+    first: dict[int, int] = {}
+    for taker in takers:
+        if taker.info is not None:
+            first.setdefault(taker.info.session, taker.pid)
+    return [*first.values()]
 
 
 def _idling(pids: list[int], weighs: bool) -> str:

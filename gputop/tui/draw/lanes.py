@@ -134,7 +134,9 @@ def _lanes_of_servers(session: Session, view: View, story: Verdict) -> tuple[lis
     pages = session.board.servings.values()
     silent = {subject_of(page): page.problem for page in pages if page.problem and (page.address or page.problem == NOT_LISTENING)}
     title, missing = FIELDS[TOKENS].title, {subject: why for subject, why in silent.items() if subject not in known}
-    unread = [Lane((TOKENS, subject), title, absent=why, priority=3) for subject, why in missing.items()]
+    many = len(known) + len(missing) > 1
+    names = {subject: f" of {subject}" if many and subject > 0 else "" for subject in (*known, *missing)}
+    unread = [Lane((TOKENS, subject), title + names[subject], absent=why, priority=3) for subject, why in missing.items()]
     if not known:
         return unread, frozenset()
     from gputop.model.engines import top_of
@@ -143,12 +145,11 @@ def _lanes_of_servers(session: Session, view: View, story: Verdict) -> tuple[lis
     own = tops.get(story.trainer_pid or 0)
     found = list[Lane]()
     for subject in sorted(known, key=lambda subject: (subject != own, subject)):
-        of = f" of {subject}" if len(known) > 1 and subject > 0 else ""
         is_first = not found
         for field in OF_SERVERS:
             if (field, subject) in session.history.series:
                 main, priority = is_first and field in (TOKENS, WAITING), _OF_SERVER.get(field, 6) if is_first else 7
-                found.append(Lane((field, subject), FIELDS[field].title + of, priority=priority, main=main))
+                found.append(Lane((field, subject), FIELDS[field].title + names[subject], priority=priority, main=main))
     return [*found, *unread], frozenset(pid for pid, top in tops.items() if top in known)
 
 

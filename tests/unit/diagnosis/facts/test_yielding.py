@@ -90,6 +90,16 @@ def test_processes_of_one_session_yield_by_one_command() -> None:
     assert "tar (1), gzip (2)" in fix.text
 
 
+def test_sessions_of_one_name_yield_by_one_command() -> None:
+    """A pool of which each process has a session of its own is one fix and not one a process; another program has its own."""
+    sessions = ((1, "bowtie2", 7), (2, "bowtie2", 9), (3, "tar", 11), (4, "bowtie2", 9), (5, "sh", 12), (6, "bowtie2", 12))
+    takers = [Taker(pid, name, 1.0, info=ProcInfo(pid, 1, cgroup="/", session=session)) for pid, name, session in sessions]
+    pool, tar, mixed = shell.fixes(takers, ProcInfo(100, 1, cgroup="/", session=8), 2, True)
+    assert pool.command == "for pid in 1 2; do echo 19 > /proc/$pid/autogroup; done"
+    assert "bowtie2 (1, 2, 4)" in pool.text
+    assert (tar.command, mixed.command) == ("echo 19 > /proc/3/autogroup", "echo 19 > /proc/5/autogroup")
+
+
 @pytest.mark.parametrize(("theirs", "then"), [(("/", 7), " && echo 19 > /proc/900/autogroup"), (("/", 8), ""), (("/theirs", 7), "")])
 def test_no_weight_holds_who_runs_at_real_time_priority(theirs: tuple[str, int], then: str):
     """Once it does no more, its session's weight counts: the half of all CPU time."""
