@@ -15,6 +15,7 @@ from gputop.findings.lanes import LANES_OF_CAUSE
 from gputop.findings.verdict import CAUSES, Verdict
 from gputop.model.fields import FIELDS, STEPS
 from gputop.model.frame import SECOND_NS
+from gputop.model.serving import Serving
 from gputop.stream.history import STRETCH, History
 from gputop.system import screenstate
 from gputop.tui.choice_box import LanesScreen
@@ -415,3 +416,11 @@ def test_the_time_base_grows_with_what_there_is_until_one_is_chosen(ticks: int, 
     assert not view.grows
     assert view.axis(session).cell_ns > axis.cell_ns, "the key changes what is seen"
     assert view.axis(session) == View(window_s=view.window_s, width=view.width).axis(session)
+
+
+def test_lanes_of_several_servers_have_their_pids() -> None:
+    """Also of those that give no values; one alone needs no pid."""
+    session = scene.session(60)
+    for pids, titles in (((7,), ["tokens"]), ((7, 9), ["tokens of 7", "tokens of 9"])):
+        session.board.servings = {(pid, "", "", ""): Serving(pid=pid, address="127.0.0.1:80", problem="too slow") for pid in pids}
+        assert [lane.title for lane in all_lanes(session, View(width=120)) if lane.absent == "too slow"] == titles
