@@ -221,8 +221,7 @@ def _judged(points: Sequence[Point], logs: Sequence[float], k: int, width: int) 
 
 
 def _around(mean: float, error: float, sure: float) -> Interval:
-    half = intervals.t_quantile((1.0 + sure) / 2, LEAST_POINTS) * error
-    return Interval(mean, mean - half, mean + half)
+    return Interval.around(mean, intervals.t_quantile((1.0 + sure) / 2, LEAST_POINTS) * error)
 
 
 def _jump(points: Sequence[Point], logs: Sequence[float], k: int, width: int) -> tuple[float, float, float]:

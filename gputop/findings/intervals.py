@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import atan, cos, exp, pi, sin, sqrt
 from statistics import fmean
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -23,25 +24,38 @@ _LEAST_BATCHES = 4  # of one side: the spread of fewer is hardly known
 _MOST_ALIKE = 0.95  # correlation of neighbours that is reckoned with at most
 
 
+AnyInterval = TypeVar("AnyInterval", bound="Interval")
+
+
+def pct_of(ratio_log: float) -> float:
+    """Per cent of change of a logarithm of a ratio."""
+    return 100.0 * (exp(ratio_log) - 1.0)
+
+
 class Interval(Struct, frozen=True):
-    """A relative change, as logarithms of a ratio of times: its estimate and its interval."""
+    """A relative change, as logarithms of a ratio of times or paces: its estimate and its interval."""
 
     mean: float
     low: float
     high: float
 
+    @classmethod
+    def around(cls: type[AnyInterval], mean: float, half: float) -> AnyInterval:
+        """The interval of ``half`` to each side of an estimate."""
+        return cls(mean, mean - half, mean + half)
+
     @property
     def pct(self) -> float:
         """The estimate in per cent: 18 where 1.18 times as long."""
-        return 100.0 * (exp(self.mean) - 1.0)
+        return pct_of(self.mean)
 
     @property
     def low_pct(self) -> float:
-        return 100.0 * (exp(self.low) - 1.0)
+        return pct_of(self.low)
 
     @property
     def high_pct(self) -> float:
-        return 100.0 * (exp(self.high) - 1.0)
+        return pct_of(self.high)
 
     def as_text(self) -> str:
         """``15 to 21 %``."""
@@ -84,7 +98,7 @@ def between(before: Level, after: Level, sure: float = SURE) -> Interval:
     parts = sum(one.error2**2 / one.freedom for one in (before, after))
     mean = after.mean - before.mean
     half = t_quantile((1.0 + sure) / 2, max(1, int(error2**2 / parts))) * sqrt(error2) if parts > 0.0 else sqrt(error2)
-    return Interval(mean, mean - half, mean + half)
+    return Interval.around(mean, half)
 
 
 def between_runs(before: Sequence[Level], after: Sequence[Level], sure: float = SURE) -> Interval:
@@ -99,8 +113,7 @@ def between_runs(before: Sequence[Level], after: Sequence[Level], sure: float = 
     usual = RUN_SPREAD**2 + fmean(one.error2 for one in (*before, *after))
     spread2 = (USUAL_RUNS * usual + apart) / freedom
     half = t_quantile((1.0 + sure) / 2, freedom) * sqrt(spread2 * (1 / len(before) + 1 / len(after)))
-    change = means[1] - means[0]
-    return Interval(change, change - half, change + half)
+    return Interval.around(means[1] - means[0], half)
 
 
 def beside(run: Level, past: Sequence[float], sure: float = SURE) -> Interval | None:

@@ -10,6 +10,7 @@ from typing import Protocol
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
+from gputop.findings.intervals import pct_of
 from gputop.findings.sentence import plain
 from gputop.findings.verdict import Cause, WhatIf
 from gputop.model.frame import SECOND_NS
@@ -20,7 +21,6 @@ from gputop.prove.change import Case, Plan, Refusal
 from gputop.prove.guardian import ExperimentEnding, Guard
 from gputop.prove.interventions import plan
 from gputop.prove.served import FIRST_TOKEN, REQUESTS, TOKENS
-from gputop.prove.statistics import gain_pct
 from gputop.prove.trial import GPU_WORK, HALF_PCT, STEPS, UNITS, Arm, JobSample, Outcome, Pair, Trial, arm_of
 from gputop.system.text import figure
 
@@ -276,9 +276,9 @@ def proof(case: Case, planned: Plan, outcome: Outcome, kept: KeptGain | None, no
     made = Proof(
         result=outcome.result, reason=outcome.reason or None, cause=case.cause, trainer_pid=case.trainer.pid,
         intervention=planned.intervention, says=planned.says, pairs=[_arms(pair, outcome) for pair in outcome.pairs],
-        gain_pct=_rounded(gain_pct(found.mean)) if found is not None and not stands else None,
-        gain_low_pct=_rounded(gain_pct(found.low)) if found is not None else None,
-        gain_high_pct=_rounded(gain_pct(found.high)) if found is not None and not stands else None,
+        gain_pct=_rounded(found.pct) if found is not None and not stands else None,
+        gain_low_pct=_rounded(found.low_pct) if found is not None else None,
+        gain_high_pct=_rounded(found.high_pct) if found is not None and not stands else None,
         steps_per_min_off=_rounded(outcome.mean(on=False, metric=STEPS)), steps_per_min_on=_rounded(outcome.mean(on=True, metric=STEPS)),
         gpu_work_off=_rounded(outcome.mean(on=False, metric=GPU_WORK)), gpu_work_on=_rounded(outcome.mean(on=True, metric=GPU_WORK)),
         metric=outcome.metric if found is not None else None, seconds=round(outcome.seconds, 2), missing=missing, kept=kept is not None,
@@ -325,7 +325,7 @@ def _arms(pair: Pair, outcome: Outcome) -> ArmPair:
 
 def _pair_gain(pair: Pair, outcome: Outcome) -> float | None:
     change = pair.ratio_log(outcome.metric, outcome.clock)
-    return None if change is None or _stands(pair, outcome) else gain_pct(change)
+    return None if change is None or _stands(pair, outcome) else pct_of(change)
 
 
 def _stands(pair: Pair, shown: Outcome) -> bool:

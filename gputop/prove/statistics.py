@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, log, sqrt
+from math import log, sqrt
 
-from msgspec import Struct
-
-from gputop.findings.intervals import t_quantile
+from gputop.findings.intervals import Interval, t_quantile
 
 FALSE_POSITIVE = 0.05  # chance of *proved* without a gain, over all looks of a trial; the usual bound
 FIRST_LOOK = 0.5  # part of that chance that the first look may use: most gains are clear there, and each pair takes six seconds (a choice)
@@ -15,12 +13,8 @@ LEAST_PAIRS = 3  # pairs before the first look: two leave one degree of freedom,
 LEAST_GAIN = 0.05  # relative gain from which a cause is one; less is within the work of any other process (guess)
 
 
-class Estimate(Struct, frozen=True):
-    """The gain over all pairs, as logarithms of ratios: mean and the ends of its interval."""
-
-    mean: float
-    low: float
-    high: float
+class Estimate(Interval, frozen=True):
+    """The gain over all pairs."""
 
     @property
     def proved(self) -> bool:
@@ -41,7 +35,7 @@ def estimate(logs: Sequence[float], looks: Sequence[int], metrics: int = 1) -> E
     mean = sum(logs) / len(logs)
     spread = sqrt(sum((one - mean) ** 2 for one in logs) / (len(logs) - 1) / len(logs))
     half = t_quantile(1.0 - FALSE_POSITIVE * part_of(len(logs), looks) / metrics, len(logs) - 1) * spread
-    return Estimate(mean, mean - half, mean + half)
+    return Estimate.around(mean, half)
 
 
 def part_of(pairs: int, looks: Sequence[int]) -> float:
@@ -50,8 +44,3 @@ def part_of(pairs: int, looks: Sequence[int]) -> float:
     if not later:
         return 1.0
     return FIRST_LOOK if pairs <= looks[0] else (1.0 - FIRST_LOOK) / later
-
-
-def gain_pct(ratio_log: float) -> float:
-    """Per cent of gain of a logarithm of a ratio."""
-    return 100.0 * (exp(ratio_log) - 1.0)
