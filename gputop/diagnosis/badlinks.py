@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from gputop.diagnosis.graph.job import WalkedFacts
-from gputop.diagnosis.incidents import Incidents
+from gputop.diagnosis.incidents import Incidents, begun
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import LINK_ERRORS, SEVERITIES, Evidence, Fix, Incident, Victim
@@ -110,7 +110,8 @@ class BadLinks(Struct):
                 _end(one)
             elif loud:
                 if one.incident is None:
-                    one.incident = _incident(index, next(part.since_ns for part in one.grown if part.counts))
+                    since_ns = next(part.since_ns for part in one.grown if part.counts)
+                    one.incident = begun(LINK_ERRORS, since_ns, severity="info", gpu=index)
                     incidents.append(one.incident)
                 _tell(one.incident, loud, one.counts, _users(index, facts))
 
@@ -175,13 +176,6 @@ def _fixes(gpu: int, link: int, name: str) -> Iterator[Fix]:
     yield Fix(filled("When no job runs, reset GPU {} with all GPUs on its NVSwitches: NVLink {} is then trained anew", gpu, link))
     yield Fix("See what each of its links has counted", filled("nvidia-smi nvlink -e -i {:d}", gpu), look=True)
     yield Fix("See the reports of driver and switches", "sudo dmesg | grep -iE 'nvlink|sxid|xid' | tail -20", look=True)
-
-
-def _incident(gpu: int, since_ns: int) -> Incident:
-    return Incident(
-        id=0, start_ns=since_ns, end_ns=None, symptom="healthy", cause=LINK_ERRORS, severity="info", confidence=1.0, trainer_pid=None,
-        gpu=gpu, lost_s=0.0, headline="", detail="", victims=[], culprits=[], evidence=[], fixes=[],
-    )  # fmt: skip
 
 
 def _end(one: _Watched) -> None:

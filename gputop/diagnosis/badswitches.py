@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from gputop.diagnosis.incidents import Incidents
+from gputop.diagnosis.incidents import Incidents, begun
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.verdict import LINK_ERRORS, Evidence, Fix, Incident
@@ -42,7 +42,7 @@ class BadSwitches(Struct):
         for device, errors in by_switch.items():
             recent = [one for one in errors if one.fatal or one.t_ns > board.t_ns - policy.LINKS_NS]
             if recent and device not in self.known:
-                self.known[device] = _incident(min(one.t_ns for one in recent))
+                self.known[device] = begun(LINK_ERRORS, min(one.t_ns for one in recent))
                 incidents.append(self.known[device])
             if recent:
                 _tell(self.known[device], device, recent)
@@ -70,10 +70,3 @@ def _tell(incident: Incident, device: str, errors: list[DriverError]) -> None:
         Evidence("sxids", float(sum(one.times for one in errors)), "", "errors of the switch since the boot"),
     ]
     incident.fixes = [*(_FATAL if worst.fatal else _HARMLESS), _LOOK]
-
-
-def _incident(since_ns: int) -> Incident:
-    return Incident(
-        id=0, start_ns=since_ns, end_ns=None, symptom="healthy", cause=LINK_ERRORS, severity="low", confidence=1.0, trainer_pid=None,
-        gpu=None, lost_s=0.0, headline="", detail="", victims=[], culprits=[], evidence=[], fixes=[],
-    )  # fmt: skip

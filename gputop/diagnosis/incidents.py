@@ -104,6 +104,17 @@ class _StandingCause(Struct):
             incident.regain_gpu_s, incident.speedup_max = self.regain_s, self.speedup_max
 
 
+def begun(
+    cause: str, start_ns: int, *, symptom: str = "healthy", severity: str = "low", confidence: float = 1.0,
+    trainer_pid: int | None = None, gpu: int | None = None,
+) -> Incident:  # fmt: skip
+    """An incident that lasts, without words, numbers and processes yet."""
+    return Incident(
+        id=0, start_ns=start_ns, end_ns=None, symptom=symptom, cause=cause, severity=severity, confidence=confidence,
+        trainer_pid=trainer_pid, gpu=gpu, lost_s=0.0, headline="", detail="", victims=[], culprits=[], evidence=[], fixes=[],
+    )  # fmt: skip
+
+
 class Incidents:
     """Keeps every incident of a stream, oldest first."""
 
@@ -179,11 +190,11 @@ class Incidents:
                 self.all = [incident for incident in self.all if incident is not other.incident]
 
     def _begin(self, episode: _StandingCause, verdict: Verdict) -> Incident:
-        incident = Incident(
-            id=0, start_ns=episode.first_ns, end_ns=None, symptom=verdict.symptom, cause=verdict.cause, severity="info",
-            confidence=0.0, trainer_pid=verdict.trainer_pid, gpu=verdict.gpu, lost_s=0.0, headline=verdict.headline,
-            detail=verdict.detail, victims=[], culprits=[], evidence=[], fixes=[],
+        incident = begun(
+            verdict.cause, episode.first_ns, symptom=verdict.symptom, severity="info", confidence=0.0, trainer_pid=verdict.trainer_pid,
+            gpu=verdict.gpu,
         )  # fmt: skip
+        incident.headline, incident.detail = verdict.headline, verdict.detail
         self.append(incident)
         return incident
 

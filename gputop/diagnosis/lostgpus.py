@@ -14,7 +14,7 @@ from gputop.diagnosis.causes import gpu_lost
 from gputop.diagnosis.facts.facts import GpuFacts
 from gputop.diagnosis.facts.losses import SILENT
 from gputop.diagnosis.graph.job import WalkedFacts
-from gputop.diagnosis.incidents import Incidents
+from gputop.diagnosis.incidents import Incidents, begun
 from gputop.diagnosis.symptoms import Standing
 from gputop.findings import policy
 from gputop.findings.sentence import filled
@@ -170,13 +170,10 @@ def _fate(users: list[Victim], facts: WalkedFacts, gpu: GpuFacts) -> str:
     return filled("; {} ({}) {}", first.name, first.pid, fate)
 
 
-def _incident(since_ns: int) -> Incident:
-    return Incident(
-        id=0, start_ns=since_ns, end_ns=None, symptom="idle", cause=GPU_LOST, severity="high", confidence=1.0, trainer_pid=None, gpu=None,
-        lost_s=0.0, headline="", detail="", victims=[], culprits=[], evidence=[], fixes=[],
-    )  # fmt: skip
-
-
 def _has_reason(gpu: GpuFacts) -> bool:
     """True if the loss has its final reason: no later reading can improve it."""
     return gpu.loss is not None and (gpu.loss.kind == SILENT or gpu.loss.xid in ENDING_XIDS)
+
+
+def _incident(since_ns: int) -> Incident:
+    return begun(GPU_LOST, since_ns, symptom="idle", severity="high")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from gputop.diagnosis.changed import Changes
 from gputop.diagnosis.facts.points import Counted
-from gputop.diagnosis.incidents import Incidents
+from gputop.diagnosis.incidents import Incidents, begun
 from gputop.diagnosis.symptoms import Standing
 from gputop.findings import changepoint, intervals, policy, runs
 from gputop.findings.changepoint import Change, Reading
@@ -269,7 +269,9 @@ class Slowdowns:
             return
         since_ns = one.first_ns if one.change is None else int(one.change.since_s * 1e9)
         if one.incident is None:
-            one.incident = _incident(one, since_ns, standing)
+            pid = one.info.pid
+            one.incident = begun(SLOWER, since_ns, symptom=standing.symptom, confidence=intervals.SURE, trainer_pid=pid)
+            one.incident.victims = [Victim(pid, standing.job.trainer.role.kind, clean(one.label))]
             incidents.append(one.incident)
         _tell(one, found, board, self.changes)
 
@@ -306,14 +308,6 @@ def _arguments(words: Sequence[str], by_interpreter: bool) -> Sequence[str]:
         if not word.startswith("-"):
             return words[i + 1 :]
     return ()
-
-
-def _incident(one: _Watched, since_ns: int, standing: Standing) -> Incident:
-    return Incident(
-        id=0, start_ns=since_ns, end_ns=None, symptom=standing.symptom, cause=SLOWER, severity="low", confidence=intervals.SURE,
-        trainer_pid=one.info.pid, gpu=None, lost_s=0.0, headline="", detail="",
-        victims=[Victim(one.info.pid, standing.job.trainer.role.kind, clean(one.label))], culprits=[], evidence=[], fixes=[],
-    )  # fmt: skip
 
 
 def _tell(one: _Watched, beside: Usual | None, board: Board, changes: Changes) -> None:

@@ -32,7 +32,7 @@ from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.facts.takers import born_ns
 from gputop.diagnosis.forecast.trend import FLOORS, Steady, Trend
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
-from gputop.diagnosis.incidents import Incidents
+from gputop.diagnosis.incidents import Incidents, begun
 from gputop.findings import policy
 from gputop.findings.sentence import filled
 from gputop.findings.trouble import span_words
@@ -259,11 +259,8 @@ def _left(room: _Room, rates: list[Steady]) -> _Left:
 
 def _begin(case: _GrowingQuantity, t_ns: int) -> Incident:
     trainer, gpu = case.job.trainer, int(case.part) if case.part.isdigit() else None
-    return Incident(
-        id=0, start_ns=t_ns - int(case.steady.seconds * 1e9), end_ns=None, symptom="healthy",
-        cause=HOST_GROWTH if gpu is None else GPU_GROWTH, severity="low", confidence=0.0, trainer_pid=trainer.pid, gpu=gpu, lost_s=0.0,
-        headline="", detail="", victims=[], culprits=[], evidence=[], fixes=[],
-    )  # fmt: skip
+    since_ns = t_ns - int(case.steady.seconds * 1e9)
+    return begun(HOST_GROWTH if gpu is None else GPU_GROWTH, since_ns, confidence=0.0, trainer_pid=trainer.pid, gpu=gpu)
 
 
 def _tell(incident: Incident, case: _GrowingQuantity, left: _Left, swaps: bool, facts: WalkedFacts) -> None:
