@@ -94,7 +94,7 @@ def _shares(job: TracedJob) -> Iterator[tuple[str, bool | None]]:
         beside = "gputop has no share of it" if one.gputop_pct is None else f"gputop: {one.gputop_pct:.0f} %"
         unclear = "" if one.gputop_pct is None else ", besides waits for a CPU"
         verdict = {True: ": both agree", False: ": they disagree", None: unclear}[one.agrees]
-        yield f"{one.trace_pct:.0f} % {_WORDS[one.part]} ({beside}{verdict})", one.agrees
+        yield f"{one.trace_pct:.0f} % {_WORDS.get(one.part, one.part)} ({beside}{verdict})", one.agrees
     if job.reading is not None and job.reading.optimizer_pct >= 1.0:
         yield f"{job.reading.optimizer_pct:.0f} % in its optimizer", None
 

@@ -10,6 +10,8 @@ from gputop.model.ranges import Bytes, Count, Ns, Percent, Pid, Seconds
 
 MOST_TRACES = 64  # in a frame: the ranks of a host (a choice)
 BY_USER, BY_GPUTOP = "user", "gputop"
+CHECKED = ("loader", "loading", "sync", "copy")
+"""Parts of the main thread's time that are compared; ``loading``: without workers."""
 
 
 class Named(Struct, frozen=True):
@@ -91,7 +93,7 @@ class TraceCheck(Struct, frozen=True):
     """One share of the main thread's time, by torch's own trace and by gputop from outside. ``agrees``: None where gputop has none,
     or where waits for a CPU, which torch does not see, are as long as what they differ by."""
 
-    part: str  # ``loader``, ``loading`` (without workers), ``sync``, ``copy``
+    part: str  # a word of `CHECKED`
     trace_pct: Percent
     gputop_pct: Percent | None
     agrees: bool | None

@@ -16,7 +16,7 @@ import msgspec
 
 from gputop.model.frame import MOST_IN_FRAME, CgroupSample, Frame, Gpu, GpuProc, GpuReading, Hardware, Header, Host, MigInstance, Probes
 from gputop.model.ranges import MOST_COUNT, MOST_CPUS, MOST_GPUS, MOST_NS, fitted
-from gputop.model.trace import MOST_TRACES
+from gputop.model.trace import CHECKED, MOST_TRACES, TracedJob
 
 LONGEST_INTERVAL_NS = 3600 * 1_000_000_000
 LEAST_READING, MOST_READING = -274.0, 1e15  # of gauges in °C, %, W, MHz, CPUs and bytes per second
@@ -55,10 +55,15 @@ def check_frames(frames: list[Frame]) -> list[Frame]:
         if frame.host is not None:
             frame.host = _host(frame.host)
         if frame.traces:
-            frame.traces = list(map(fitted, frame.traces[:MOST_TRACES]))
+            frame.traces = [_traced(one) for one in frame.traces[:MOST_TRACES]]
         if frame.probes is not None:
             _check_rates(frame.probes)
     return frames
+
+
+def _traced(job: TracedJob) -> TracedJob:
+    """A trace with its numbers in their ranges, and without checks of parts that nobody knows."""
+    return fitted(msgspec.structs.replace(job, checks=[one for one in job.checks if one.part in CHECKED]))
 
 
 def _check_rates(probes: Probes) -> None:

@@ -6,8 +6,11 @@ Whoever reads one of the recordings judges its runs beside those that ended befo
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 
@@ -19,7 +22,7 @@ from gputop.recording.reader import Recording
 from gputop.recording.scan import open_regular
 from gputop.system.decoding import BROKEN
 from gputop.system.errors import UserError
-from gputop.system.output import UNFINISHED
+from gputop.system.output import UNFINISHED, write_all
 
 SUFFIX = ".runs.jsonl"
 MOST_BYTES = 16 << 20  # of a file that is read: 16,000 runs of 1 KB, one each three minutes for a month (a choice)
@@ -74,7 +77,7 @@ class KeptRuns:
         self.problem = ""  # why a run could not be written
         self._written: set[tuple[float, int]] = set()
         self._due_ns = 0
-        newest_s = max((one.end_unix_s for one in self.past), default=0.0)
+        newest_s = min(time.time(), max((one.end_unix_s for one in self.past), default=0.0))  # one from a clock that ran ahead removes none
         young = [one for one in self.past if one.end_unix_s >= newest_s - keep_s]
         if len(young) < len(self.past):
             self.past = young
@@ -96,9 +99,15 @@ class KeptRuns:
             return
         self._written |= {(one.start_unix_s, one.pid) for one in new}
         try:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            with open(os.open(self.path, flags, 0o600), "ab") as file:
-                file.write(b"".join(msgspec.json.encode(one) + b"\n" for one in new))
+            fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+            try:
+                seen = os.fstat(fd)
+                if not stat.S_ISREG(seen.st_mode):
+                    raise OSError(errno.EINVAL, "it is no regular file")
+                is_cut = seen.st_size > 0 and os.pread(fd, 1, seen.st_size - 1) != b"\n"  # by a kill, or a full disk
+                write_all(fd, b"\n" * is_cut + b"".join(msgspec.json.encode(one) + b"\n" for one in new))
+            finally:
+                os.close(fd)
         except OSError as error:
             self.problem = f"runs are not kept: {self.path}: {error.strerror}"
 

@@ -22,11 +22,12 @@ from gputop.model.ranges import MOST_PID
 from gputop.system.errors import Unavailable, UserError
 from gputop.system.text import clean, counted, file_size, ranges
 from gputop.traces.environment import FLIGHT
-from gputop.traces.pickled import read_pickle
+from gputop.traces.pickled import MOST_VALUES, TOO_MANY, read_pickle
 
 MOST_BYTES = 64 << 20  # of a dump: 2,000 collectives with their stacks are 2 MB
 MOST_DUMPS = 1024  # that are read together
 MOST_CALLS = 100_000  # of a dump that are looked at
+MOST_GROUPS = 1024  # of a dump: a rank is a member of some dozens
 MOST_CHARS = 120  # of a name
 FRESH_S = 3.0  # s: a call that began so shortly before the dump is under way, not stuck (a choice)
 _MOST_SIZES = 8  # tensors of a call whose sizes are kept
@@ -41,6 +42,10 @@ _BYTES_OF = {
 _ALIKE = ("all_reduce", "allreduce", "broadcast", "reduce_scatter", "_all_gather_base", "all_gather_into")
 """Collectives whose ranks bring tensors of one size."""
 _OF_LIBRARIES = ("/torch/", "/deepspeed/", "/accelerate/", "/lightning/", "/pytorch_lightning/", "/transformers/", "<frozen ")
+
+
+_Side = tuple[str, str, int, int]  # group, ``send`` or ``recv``, own rank in the group, the other one
+"""What a transfer is to one of its two ranks."""
 
 
 class Place(Struct, frozen=True):
@@ -118,26 +123,42 @@ class Dump:
         if not isinstance(content, dict) or not isinstance(content.get("entries"), (list, tuple)):
             raise Unavailable("it is no dump of a flight recorder: it has no entries")
         self.rank, self.at_ns = rank, at_ns
-        self.version = clean(str(content.get("version", ""))[:MOST_CHARS], 20)
+        version = content.get("version")
+        self.version = clean(version[:MOST_CHARS], 20) if isinstance(version, str) else ""
         entries = content["entries"][-MOST_CALLS:]
         self.calls = [one for entry in entries if (one := _converted(entry, Call)) is not None]
         self.unsound = len(entries) - len(self.calls)
         self._status = _each(content.get("pg_status"), _Status)
         self._groups = _each(content.get("pg_config"), _Group)
+        self._members: dict[str, tuple[int, ...]] = {}
 
     @cached_property
     def by_group(self) -> dict[str, list[Call]]:
         """Group's name -> its calls, in order."""
         found: dict[str, list[Call]] = {}
         for one in self.calls:
-            found.setdefault(_key(one), []).append(one)
+            if (key := _key(one)) in found or len(found) < MOST_GROUPS:
+                found.setdefault(key, []).append(one)
         return found
 
-    def members(self, group: str) -> set[int]:
-        """The global ranks of a group; empty where the dump does not have them (gloo's)."""
-        known = self._groups.get(group, _Group()).ranks
-        numbers = known if isinstance(known, list) else map(int, _NUMBER.findall(known[: 8 * _MOST_MEMBERS]))
-        return {rank for rank in list(numbers)[:_MOST_MEMBERS] if 0 <= rank <= MOST_PID}
+    @cached_property
+    def standing(self) -> set[str]:
+        """Names, for people, of the groups in whose collectives it stands."""
+        calls = {group: self.call(group, began) for group in self.by_group for began, ended in [self.reached(group)] if began > ended}
+        return {call.group for call in calls.values() if call is not None}
+
+    @cached_property
+    def open_sides(self) -> set[_Side]:
+        """Sends and receives that have not ended."""
+        return {side for call in self.transfers() if (side := _side(call)) is not None}
+
+    def members(self, group: str) -> tuple[int, ...]:
+        """The global ranks of a group, in order; empty where the dump does not have them (gloo's)."""
+        if (found := self._members.get(group)) is None:
+            known = self._groups.get(group, _Group()).ranks
+            numbers = known if isinstance(known, list) else map(int, _NUMBER.findall(known[: 8 * _MOST_MEMBERS]))
+            found = self._members[group] = tuple(sorted({rank for rank in list(numbers)[:_MOST_MEMBERS] if 0 <= rank <= MOST_PID}))
+        return found
 
     def reached(self, group: str) -> tuple[int, int]:
         """(last collective of the group that it has begun, last one that has ended); 0 for none."""
@@ -183,6 +204,8 @@ def read_dump(data: bytes, rank: int, at_ns: int = 0) -> Dump:
         raise Unavailable(f"it is larger than {MOST_BYTES >> 20} MiB")
     if data[:1] == b"\x80":
         return Dump(rank, read_pickle(data), at_ns)
+    if sum(map(data.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise Unavailable(TOO_MANY)
     try:
         content = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -252,17 +275,8 @@ _RANKING = {"missing": 0, "differs": 1, "late": 2, "inside": 3}
 
 def _order(stop: FlightStop, dumps: Mapping[int, Dump]) -> tuple[bool, int, int]:
     """Sort key: a rank that is missing here because it waits in another group's collective explains nothing, so it comes later."""
-    waits = any(_waits_elsewhere(dumps[rank], stop) for rank in stop.missing if rank in dumps)
+    waits = any(dumps[rank].standing - {stop.group} for rank in stop.missing if rank in dumps)
     return waits, _RANKING[stop.kind], -len(stop.waiting)
-
-
-def _waits_elsewhere(dump: Dump, stop: FlightStop) -> bool:
-    for group in dump.by_group:
-        began, ended = dump.reached(group)
-        call = dump.call(group, began)
-        if began > ended and call is not None and call.group != stop.group:
-            return True
-    return False
 
 
 def _stops(dumps: Mapping[int, Dump], world: int) -> Iterator[FlightStop]:
@@ -371,13 +385,12 @@ def _of_transfers(dumps: Mapping[int, Dump]) -> Iterator[FlightStop]:
     """Sends and receives whose other side has not come."""
     for rank, dump in dumps.items():
         for call in dump.transfers():
-            found = _PEER.search(call.name)
-            if found is None:
+            if (side := _side(call)) is None:
                 continue
-            members = sorted(dump.members(_key(call)))
-            own, peer = (members[at] if at < len(members) else at for at in (int(found[2]), int(found[3])))
+            members = dump.members(_key(call))
+            own, peer = (members[at] if at < len(members) else at for at in side[2:])
             other = dumps.get(peer)
-            if own != rank or (other is not None and any(_is_other_side(one, call) for one in other.transfers())):
+            if own != rank or (other is not None and _other(side) in other.open_sides):
                 continue
             waited_s = _waited_s(call, dump)
             if waited_s is None or waited_s >= FRESH_S:
@@ -389,9 +402,13 @@ def _of_transfers(dumps: Mapping[int, Dump]) -> Iterator[FlightStop]:
                 break  # later ones of this rank wait behind it
 
 
-def _is_other_side(one: Call, call: Call) -> bool:
-    """True for the receive of a send, and the other way round, of the same two ranks of a group."""
-    found, wanted = _PEER.search(one.name), _PEER.search(call.name)
-    if found is None or wanted is None or _key(one) != _key(call):
-        return False
-    return found[1] != wanted[1] and (found[2], found[3]) == (wanted[3], wanted[2])
+def _side(call: Call) -> _Side | None:
+    """What a transfer is to its rank; None for a call of another kind."""
+    found = _PEER.search(call.name)
+    return None if found is None else (_key(call), found[1], int(found[2]), int(found[3]))
+
+
+def _other(side: _Side) -> _Side:
+    """The receive of a send, and the other way round, of the same two ranks of a group."""
+    group, verb, own, peer = side
+    return group, "recv" if verb == "send" else "send", peer, own

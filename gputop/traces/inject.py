@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from contextlib import suppress
 
 from gputop.stacks.permission import why_not
 from gputop.system.errors import Unavailable
+from gputop.system.output import write_all
 from gputop.traces.environment import Job, shares_files
 
 LEAST_PYTHON = (3, 14)
@@ -72,7 +74,8 @@ def check_python() -> None:
 
 
 class Injection:
-    """A script for one process, and the folder that it lies in."""
+    """A script for one process, and the folder that it lies in. Both belong to the process's user, who may put links in their places: they
+    are known by their descriptors."""
 
     def __init__(self, pid: int) -> None:
         """Raises Unavailable."""
@@ -82,10 +85,11 @@ class Injection:
             if not shares_files(pid):
                 raise Unavailable(f"process {pid} has files of its own, as in a container", "run gputop inside of it")
             self.folder = tempfile.mkdtemp(prefix="gputop-inject-", dir="/tmp")  # mode 0700
+            self._opened = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             raise Unavailable(f"no script can be made for process {pid}: {error.strerror}") from None
         self._owner = seen.st_uid, seen.st_gid
-        self._is_done = False
+        self._script = -1
         self.job = Job(pid, self.folder, seen.st_uid)
 
     def begin(self, name: str, seconds: float, with_stack: bool) -> None:
@@ -93,12 +97,11 @@ class Injection:
         path, script = os.path.join(self.folder, name), os.path.join(self.folder, _SCRIPT_NAME)
         call = f"_gputop({seconds!r}, {with_stack!r}, {path!r}, {os.path.join(self.folder, FAILED)!r})\ndel _gputop\n"
         try:
-            with open(script, "x", encoding="utf-8") as file:
-                file.write(f"{SCRIPT}{call}")
-            os.chmod(script, 0o600)
+            self._script = os.open(_SCRIPT_NAME, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=self._opened)
+            write_all(self._script, f"{SCRIPT}{call}".encode())
             if self._owner[0] != os.geteuid():
-                os.chown(script, *self._owner)
-                os.chown(self.folder, *self._owner)
+                os.fchown(self._script, *self._owner)
+                os.fchown(self._opened, *self._owner)
             getattr(sys, "remote_exec")(self.job.pid, script)  # noqa: B009 - typed as missing before 3.14
         except PermissionError:
             raise Unavailable(why_not(self.job.pid)) from None
@@ -107,9 +110,11 @@ class Injection:
 
     def failed(self) -> str:
         """Why the script gave up; empty where it did not."""
-        path = os.path.join(self.folder, FAILED)
-        with suppress(OSError), open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            return file.read(_MOST_REASON_BYTES).decode(errors="replace") or "it gave no reason"
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with suppress(OSError), open(os.open(FAILED, flags, dir_fd=self._opened), "rb") as file:
+            seen = os.fstat(file.fileno())
+            words = file.read(_MOST_REASON_BYTES) if stat.S_ISREG(seen.st_mode) and seen.st_uid == self._owner[0] else b""
+            return words.decode(errors="replace") or "it gave no reason"
         return ""
 
     def end(self, is_over: bool) -> None:
@@ -117,6 +122,9 @@ class Injection:
         print an error in the job if it were missing."""
         if is_over:
             shutil.rmtree(self.folder, ignore_errors=True)
-            return
-        with suppress(OSError):
-            os.truncate(os.path.join(self.folder, _SCRIPT_NAME), 0)
+        elif self._script >= 0:
+            with suppress(OSError):
+                os.ftruncate(self._script, 0)
+        for fd in (self._opened, self._script):
+            if fd >= 0:
+                os.close(fd)

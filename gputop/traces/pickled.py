@@ -1,7 +1,8 @@
 """The data in a pickle, read without pickle: nothing that a file names is imported, built or called.
 
 torch's flight recorder dumps dicts, lists, tuples, texts and numbers. Only the opcodes of these are known here; any other ends the reading,
-as do a number without end and a memo that was never filled. Lists may hold themselves: whoever walks the result goes to a fixed depth.
+as do a number without end and a memo that was never filled. A list may stand in many places, so a small file may unfold to more than
+memory holds once it is walked: its values are counted as often as they stand there.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ from typing import Any
 from gputop.system.errors import Unavailable
 
 MOST_OPCODES = 4_000_000  # 2,000 collectives with their stacks take 400,000; at most so many values are made
+MOST_VALUES = 8_000_000  # of a dump, each counted as often as it stands there: 20,000 collectives with 100 frames each
 MOST_MARKS = 64  # open at once: how deep lists and dicts lie in each other, 8 in a dump of torch's
 MOST_TEXT_BYTES = 1 << 16  # of one text
 _MOST_INT_BYTES = 16  # of one number
+TOO_MANY = f"it holds more than {MOST_VALUES:,} values"
 _INT, _SHORT, _FLOAT, _LENGTH, _LONG_LENGTH = (struct.Struct(one) for one in ("<i", "<H", ">d", "<I", "<Q"))
+_HOLDERS = (list, tuple, dict)
 _STOP, _MARK = ord(pickle.STOP), ord(pickle.MARK)
 
 
@@ -25,11 +29,34 @@ def read_pickle(data: bytes) -> Any:
     """The value of a pickle. Raises Unavailable with the reason if it is damaged, larger than any dump, or more than data."""
     reader = _Reader(data)
     try:
-        return reader.read()
+        value = reader.read()
     except (IndexError, struct.error, KeyError):
         raise Unavailable(f"it is damaged at byte {reader.at:,}") from None
     except UnicodeDecodeError:
         raise Unavailable(f"it holds a text that is none, at byte {reader.at:,}") from None
+    _check_size(value)
+    return value
+
+
+def _check_size(value: Any) -> None:
+    """Raise Unavailable if a value holds more than `MOST_VALUES`, or itself."""
+    sizes: dict[int, int] = {}  # by id; 0 while its parts are counted
+    rest = [value] if isinstance(value, _HOLDERS) else []
+    while rest:
+        one = rest[-1]
+        if sizes.get(id(one)):
+            rest.pop()
+            continue
+        parts = [part for part in (one.values() if isinstance(one, dict) else one) if isinstance(part, _HOLDERS)]
+        if id(one) in sizes:
+            sizes[id(one)] = size = 1 + len(one) + sum(sizes[id(part)] for part in parts)
+            if size > MOST_VALUES:
+                raise Unavailable(TOO_MANY)
+        else:
+            sizes[id(one)] = 0
+            rest += {id(part): part for part in parts if not sizes.get(id(part))}.values()
+            if any(sizes.get(id(part)) == 0 for part in parts):
+                raise Unavailable("a list in it holds itself")
 
 
 class _Reader:

@@ -25,9 +25,9 @@ from gputop.findings.flights import lines
 from gputop.model.flight import Flight
 from gputop.stream.explained import _with_dumps
 from gputop.system.errors import Unavailable, UserError
-from gputop.traces import environment, pickled, pipes
+from gputop.traces import environment, flight, pickled, pipes
 from gputop.traces.flight import FRESH_S, Dump, judged, read_dump, read_files, report_folder
-from gputop.traces.pickled import MOST_MARKS, read_pickle
+from gputop.traces.pickled import MOST_MARKS, MOST_VALUES, read_pickle
 from tests.recording.test_report import EPISODE
 from tests.traces.flights import CREATED_NS, call, done, dump, packed
 
@@ -169,14 +169,43 @@ def test_what_is_no_dump_has_a_reason_and_takes_bounded_memory(number: int, monk
         tracemalloc.stop()
 
 
-def test_lists_that_hold_themselves_and_odd_values_cost_only_their_calls() -> None:
+def test_a_small_pickle_that_unfolds_to_billions_of_values_is_refused_at_once() -> None:
+    many: Any = 1
+    for _ in range(7):
+        many = [many] * 100
+    frames = [{"name": "f", "filename": "a.py", "line": 1}] * 3000
     loop: list[Any] = []
     loop.append(loop)
+    whole = dump([{**call(1), "frames": frames}] * 3000)
+    around = dump([])
+    around["entries"] += [around] * 3000
+    for content in (dump([], version=many), whole, dump([{**call(1), "input_sizes": many}]), dump([], pg_status=loop), around):
+        with pytest.raises(Unavailable):
+            read_dump(pickle.dumps(content, 2), 0)
+    with pytest.raises(Unavailable):
+        read_dump(b'{"entries":[' + b"[]," * MOST_VALUES + b"1]}", 0)
+    shared = call(1)["frames"]
+    assert len(read_dump(packed(dump({**call(number), "frames": shared} for number in range(1, 2001))), 0).calls) == 2000
+
+
+def test_many_transfers_and_groups_are_judged_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight, "MOST_GROUPS", 5)
+    waits = [call(0, name, is_p2p=True, p2p_seq_id=1) for name in ("nccl:recv 0<-1", "nccl:send 1->0", "nccl:send 1->2")]
+    dumps = {0: Dump(0, dump(waits[:1] * 20_000)), 1: Dump(1, dump([*waits[2:] * 20_000, waits[1]]))}
+    began = time.process_time()
+    judged(dumps, [])
+    assert time.process_time() - began < 20.0, "a pass over each, not over each for each"
+    many = Dump(0, dump(call(1, process_group=(str(number), "")) for number in range(99)))
+    assert len(many.by_group) == 5
+
+
+def test_odd_values_cost_only_their_calls() -> None:
+    loop = [[[[{}]]]]
     changes: list[Any] = [{"input_sizes": loop}, {"collective_seq_id": -5}, {"frames": 3}]
     odd = [loop, {"profiling_name": loop}, None, *({**call(1), **one} for one in changes)]
     content = dump([*odd, {**call(9, "nccl:\x1b[31mred" + "x" * 900), "input_sizes": [[1 << 62] * 30], "process_group": ["0", "\x1b]0;"]}],
                    pg_config={"0": {"ranks": loop, "desc": "x"}, "1": loop}, pg_status={"0": loop})  # fmt: skip
-    content["entries"].append(content)
+    content["entries"].append(dump([]))
     found = judged({0: read_dump(pickle.dumps(content, 2), 0, LATER_NS), 1: Dump(1, dump(done(3)))}, [])
     [stop] = found.stops
     assert stop.number == 9 or stop.missing == [1]

@@ -231,6 +231,28 @@ def test_a_script_that_may_still_run_is_emptied(monkeypatch: pytest.MonkeyPatch)
     shutil.rmtree(os.path.dirname(scripts[0]))
 
 
+def test_links_in_the_places_of_a_script_lead_nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The script's folder belongs to the process's user, while gputop may be root's."""
+    monkeypatch.setattr(inject, "LEAST_PYTHON", (3, 0))
+    monkeypatch.setattr(sys, "remote_exec", lambda _pid, _script: None, raising=False)
+    other = tmp_path / "another's"
+    other.write_text("secret")
+    one = inject.Injection(os.getpid())
+    one.begin("trace.json", 0.1, False)
+    for name in (os.path.basename(inject.FAILED), "trace.py"):
+        Path(one.folder, name).unlink(missing_ok=True)
+        os.symlink(other, Path(one.folder, name))
+    assert one.failed() == ""
+    moved = tmp_path / "moved"
+    os.rename(one.folder, moved)
+    os.symlink(tmp_path, one.folder)
+    (tmp_path / inject.FAILED).write_text("secret")
+    assert one.failed() == ""
+    one.end(False)
+    assert other.read_text() == "secret"
+    os.unlink(one.folder)
+
+
 @pytest.mark.skipif(sys.version_info < inject.LEAST_PYTHON, reason="Python before 3.14 has no sys.remote_exec")
 def test_a_running_process_is_injected(tmp_path: Path) -> None:
     torch = tmp_path / "torch"

@@ -93,6 +93,15 @@ def test_a_trace_is_found_as_it_was_kept_and_has_a_marker(path: str) -> None:
         assert standing(recording, at_ns(recording) - 1) == {}
 
 
+def test_a_check_of_a_part_that_nobody_knows_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = replace(job().checks[0], part="\x1b[31munheard-of", agrees=False)
+    hostile = record(tmp_path / "odd.gputop", replace(job(), checks=[odd, *job().checks]))
+    assert cli.main(["explain", hostile]) == 0
+    assert "unheard" not in capsys.readouterr().out
+    with Recording(hostile) as recording:
+        assert traces_in(recording, 0, 1 << 62)[0][1].checks == job().checks
+
+
 def test_minutes_keep_it() -> None:
     whole = merge_minute(list(frames(job()))[10 * AT_S - 5 : 10 * AT_S + 5])
     assert whole.traces == [job()]

@@ -21,5 +21,6 @@ def group_sizes(folder: str, words: Sequence[str]) -> dict[str, int]:
     for path in files_of(words):
         below = os.path.join(folder, "root" if path.startswith("/") else "cwd", path.lstrip("/"))
         with suppress(OSError, ValueError), opened(below) as file:  # ValueError: no path
-            found |= sizes_in(file.read(FILE_BYTES) or b"")
+            if os.fstat(file.fileno()).st_size:  # files of the kernel's have 0, and reading one may take from it, such as /proc/kmsg
+                found |= sizes_in(file.read(FILE_BYTES) or b"")
     return found

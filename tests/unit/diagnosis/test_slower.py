@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -260,6 +262,28 @@ def test_runs_are_kept_beside_the_recording_and_read_again(tmp_path: Path, capsy
     again = runs.KeptRuns(str(tmp_path / "node.gputop"), 3600)
     assert [one.program for one in again.past] == ["train.py"], "the other one ended too long before"
     assert [one.program for one in runs.read(kept.path)] == ["train.py"]
+
+
+def test_a_kept_run_survives_a_line_that_was_cut_a_clock_that_ran_ahead_and_no_link_is_followed(tmp_path: Path) -> None:
+    scene, following = machine(), Following()
+    following.restate(scene.board.header)
+    for _ in range(20):
+        following.take(replace(scene.next_frame(DT_S), key=True, ticks=1))
+    ahead, last = run(program="ahead"), run(program="last")
+    ahead, last = replace(ahead, end_unix_s=4e9), replace(last, end_unix_s=time.time() - 9.0)
+    place = tmp_path / "node.runs.jsonl"
+    place.write_bytes(msgspec.json.encode(ahead) + b"\n" + msgspec.json.encode(replace(last, pid=7)) + b'\n{"start_unix')
+    kept = runs.KeptRuns(str(tmp_path / "node.gputop"), 3600.0)
+    assert {one.program for one in kept.past} == {"ahead", "last"}
+    kept.end(following.engine)
+    assert len(runs.read(str(place))) == 3
+    for make in (lambda: os.symlink(tmp_path / "another's", place), lambda: os.mkfifo(place)):
+        place.unlink()
+        make()
+        kept = runs.KeptRuns(str(tmp_path / "node.gputop"), 3600.0)
+        kept.end(following.engine)
+        assert "runs are not kept" in kept.problem
+    assert not (tmp_path / "another's").exists()
 
 
 def recorded(folder: Path, number: int, per_s: float, seconds: int) -> str:
