@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from gputop.commands.span import add_span, span_of
 from gputop.findings.explanation import SCHEMA, Diff, Experiments
+from gputop.system import crash
 from gputop.system.colour import width_of
 from gputop.system.console import notify, show, write
 from gputop.system.errors import UserError
@@ -19,7 +20,7 @@ from gputop.system.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gputop.findings.compared import MeasuredRun
+    from gputop.findings.compared import MeasuredRun, Slower
     from gputop.stream.explained import ExplainedStretch
     from gputop.stream.moment import Span
 
@@ -64,9 +65,14 @@ def run(args: argparse.Namespace) -> int:
     if args.fail_if_slower is None and len(before) == len(after) == 1:
         return _side_by_side(before[0], after[0], span, args.json)
     try:
-        return _compared(before, after, span, args)
+        answer, problems = _compared(before, after, span, args.fail_if_slower)
     except UserError as error:
         raise UserError(str(error), code=error.code if error.code != 1 or args.fail_if_slower is None else IS_UNDECIDED) from None
+    except Exception as error:
+        if args.fail_if_slower is None:
+            raise
+        raise UserError(crash.log(error), code=IS_UNDECIDED) from None  # a bug says nothing of the runs
+    return _print(answer, problems, args.json)
 
 
 def _sides(args: argparse.Namespace) -> tuple[list[str], list[str]]:
@@ -78,9 +84,9 @@ def _sides(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     return args.files[:1], args.files[1:]
 
 
-def _compared(before: Sequence[str], after: Sequence[str], span: Span, args: argparse.Namespace) -> int:
-    """Compare all runs; the exit code."""
-    from gputop.findings.compared import SLOWER, UNDECIDED, compared
+def _compared(before: Sequence[str], after: Sequence[str], span: Span, limit_pct: float | None) -> tuple[Slower, list[str]]:
+    """The comparison of all runs, and problems of the recordings."""
+    from gputop.findings.compared import compared
     from gputop.stream.paces import measured
 
     sides: tuple[list[MeasuredRun], list[MeasuredRun]] = [], []
@@ -90,8 +96,14 @@ def _compared(before: Sequence[str], after: Sequence[str], span: Span, args: arg
             found, wrong = _of(path, lambda path: measured(path, span))
             runs.append(found)
             problems += [f"{path}: {problem}" for problem in wrong]
-    answer = compared(*sides, args.fail_if_slower)
-    if args.json:
+    return compared(*sides, limit_pct), problems
+
+
+def _print(answer: Slower, problems: Sequence[str], as_json: bool) -> int:
+    """Print a comparison; the exit code."""
+    from gputop.findings.compared import SLOWER, UNDECIDED
+
+    if as_json:
         import msgspec
 
         write(msgspec.json.encode(answer) + b"\n")

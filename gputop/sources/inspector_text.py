@@ -40,7 +40,10 @@ class Text:
 
     def read(self, dumps: int, local_rank: str, now_s: float) -> list[Operation]:
         """The means of the latest dump; ``dumps``: descriptor of the Inspector's folder. Raises Unavailable."""
-        fd = self._open(dumps, local_rank)
+        try:
+            fd = self._open(dumps, local_rank)
+        except OSError as error:
+            raise Unavailable(f"its Inspector's folder: {(error.strerror or str(error)).lower()}") from None
         try:
             status = os.fstat(fd)
             known = status.st_ino, status.st_size, status.st_mtime_ns
@@ -82,10 +85,11 @@ class Text:
     def _is_of(self, fd: int, local_rank: str) -> bool:
         """True for a file of the rank's user that has lines of that GPU; else it is closed."""
         status = os.fstat(fd)
-        if stat.S_ISREG(status.st_mode) and status.st_uid == self._uid:
-            gpu = _GPU.search(os.pread(fd, TEXT_BYTES, 0))
-            if gpu is not None and (not local_rank or gpu[1].decode() == local_rank):
-                return True
+        with suppress(OSError):
+            if stat.S_ISREG(status.st_mode) and status.st_uid == self._uid:
+                gpu = _GPU.search(os.pread(fd, TEXT_BYTES, 0))
+                if gpu is not None and (not local_rank or gpu[1].decode() == local_rank):
+                    return True
         os.close(fd)
         return False
 

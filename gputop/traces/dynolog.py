@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import struct
+import time
 from contextlib import suppress
 
 from gputop.sources.files import read_list
@@ -48,10 +49,11 @@ def ask(pid: int, uid: int, config: str, port: int = PORT) -> None:
     try:
         with socket.create_connection(("localhost", port), timeout=_WITHIN_S) as link:
             link.sendall(_LENGTH.pack(len(asked)) + asked)
-            (size,) = _LENGTH.unpack(_received(link, _LENGTH.size))
+            until_s = time.monotonic() + _WITHIN_S
+            (size,) = _LENGTH.unpack(_received(link, _LENGTH.size, until_s))
             if not 0 <= size <= _MOST_BYTES:
                 raise ValueError
-            answer = json.loads(_received(link, size))
+            answer = json.loads(_received(link, size, until_s))
     except OSError as error:
         raise Unavailable(f"dynolog does not answer: {error.strerror or error}") from None
     except (ValueError, RecursionError):
@@ -59,9 +61,11 @@ def ask(pid: int, uid: int, config: str, port: int = PORT) -> None:
     _judge(answer, pid)
 
 
-def _received(link: socket.socket, size: int) -> bytes:
+def _received(link: socket.socket, size: int, until_s: float) -> bytes:
+    """So many bytes. Raises ValueError if fewer come, TimeoutError if they come a few at a time until ``until_s``."""
     data = b""
     while len(data) < size:
+        link.settimeout(max(0.001, until_s - time.monotonic()))
         piece = link.recv(size - len(data))
         if not piece:
             raise ValueError

@@ -21,7 +21,7 @@ from gputop.sources import Beat, Settings, Unavailable, inspector
 from gputop.sources.inspector import InspectorSource
 from gputop.sources.inspector_files import FIND_NS, LINE_BYTES, READ_BYTES, Rank, Tail
 from gputop.sources.inspector_lines import MOST_KINDS, MOST_OPEN, Lines, Operation, Tallies
-from gputop.sources.inspector_text import operations
+from gputop.sources.inspector_text import Text, operations
 from tests.wait import until
 
 PID, NS_PID = 41, 7
@@ -281,6 +281,11 @@ def prom(rank: FakeRank, data: bytes, uuid: str = "GPU-0a", **variables: str) ->
     file = rank.folder / f"nccl_inspector_metrics_{uuid}.prom"
     file.write_bytes(data)
     return file
+
+
+def test_a_folder_that_cannot_be_read_has_a_reason() -> None:
+    with open(os.devnull, "rb") as no_folder, pytest.raises(Unavailable, match="folder"):
+        Text("/proc/self/", os.geteuid()).read(no_folder.fileno(), "", time.time())
 
 
 def test_text_of_each_version() -> None:

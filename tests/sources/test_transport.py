@@ -206,3 +206,16 @@ def test_a_configuration_file_that_is_none_is_left(rank: FakeRank, tmp_path: Pat
     words = ["t.py", "pipe.toml", "folder.toml", "loop.toml", "huge.toml"]
     assert group_sizes(f"{rank.folder}/", words) == {}
     assert group_sizes(f"{rank.folder}/", ["t.py", "a\0b.toml", "x" * 4000 + ".toml"]) == {}
+
+
+def test_a_file_of_the_kernels_is_left(rank: FakeRank, tmp_path: Path) -> None:
+    """Reading one may take from it: /proc/kmsg, trace_pipe."""
+    (rank.folder / "cwd").symlink_to(tmp_path)
+    own = Path("/proc/self/comm")
+    (tmp_path / "own.toml").symlink_to(own)
+    before = own.read_text()
+    own.write_text("tp_size = 4")
+    try:
+        assert group_sizes(f"{rank.folder}/", ["t.py", "own.toml"]) == {}
+    finally:
+        own.write_text(before)

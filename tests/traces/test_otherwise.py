@@ -13,7 +13,7 @@ import threading
 import time
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -115,6 +115,22 @@ def test_a_dynolog_that_answers_oddly_has_a_reason(trace: str, says: bytes) -> N
     with pytest.raises(Unavailable) as refused:
         dynolog.ask(7, os.getuid(), "A=1", Dynolog(trace, says).port)
     assert "\x1b" not in refused.value.reason
+
+
+def test_a_dynolog_that_answers_a_byte_at_a_time_has_as_long_as_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dynolog, "_WITHIN_S", 0.05)
+    with socket.create_server(("localhost", 0)) as server:
+        def drip() -> None:
+            link, _ = server.accept()
+            with link, suppress(OSError):
+                link.sendall(struct.pack("@i", 1 << 15))
+                while True:
+                    link.sendall(b" ")
+                    time.sleep(0.01)
+
+        threading.Thread(target=drip, daemon=True).start()
+        with pytest.raises(Unavailable, match="does not answer"):
+            dynolog.ask(7, os.getuid(), "A=1", server.getsockname()[1])
 
 
 def test_another_users_program_on_dynologs_port_is_not_asked(trace: str) -> None:

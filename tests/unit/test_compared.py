@@ -12,6 +12,7 @@ import pytest
 from gputop.cli import main
 from gputop.findings.compared import NOT_SLOWER, SLOWER, UNDECIDED, JobRun, MeasuredRun, Slower, compared
 from gputop.recording.format import pack_end, pack_frames, pack_header
+from gputop.stream import paces
 from gputop.stream.moment import Span
 from gputop.stream.paces import IS_SERVED, NO_CALLS, NOT_PROBED, measured
 from tests.corpus.accuracy import DATA
@@ -175,7 +176,7 @@ def with_hog() -> Scene:
     return scene.add(Proc(900, comm="fluent-bit", cmdline=["/bin/fluent-bit"], run=2.0, looks=[ON_CPU]))
 
 
-def test_exit_codes_of_recordings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_codes_of_recordings(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     fast, alike = (recorded(tmp_path / name, working(), pace) for name, pace in (("a", 10.0), ("b", 10.05)))
     slow = recorded(tmp_path / "c", working(), 8.0)
     unseen = recorded(tmp_path / "d", working(), 8.0, probed=False)
@@ -193,6 +194,9 @@ def test_exit_codes_of_recordings(tmp_path: Path, capsys: pytest.CaptureFixture[
     capsys.readouterr()
     assert main([*limit, fast, str(tmp_path / "missing")]) == 4
     assert capsys.readouterr().err.count("\n") == 1
+    with monkeypatch.context() as broken:
+        broken.setattr(paces, "measured", lambda *_: {}["a bug"])
+        assert main([*limit, fast, fast]) == 4, "an error of gputop's own says nothing of the runs"
     assert main([*limit, fast]) == 2
     assert main(["diff", fast, alike, slow]) == 2
     assert main(["diff", "--fail-if-slower", "five", fast, slow]) == 2
