@@ -17,6 +17,7 @@ from gputop.diagnosis.badswitches import BadSwitches
 from gputop.diagnosis.facts import intensity, stepclock
 from gputop.diagnosis.facts.facts import GpuFacts, Member
 from gputop.diagnosis.facts.lateness import Lateness
+from gputop.diagnosis.facts.points import Counted
 from gputop.diagnosis.facts.window import Window
 from gputop.diagnosis.forecast.growth import Growths
 from gputop.diagnosis.forecast.whatif import Readings
@@ -262,7 +263,7 @@ class Engine:
 
     def _note_steps(self, board: Board) -> None:
         self._board = board
-        self.slowdowns.note(board, self.standing, self._window.counted, self._paces, self.ledgers, self._incidents)
+        self.slowdowns.note(board, self.standing, self.counted, self._paces, self.ledgers, self._incidents)
 
     def runs(self) -> tuple[list[Run], list[Run]]:
         """(runs that have ended, runs that last), oldest first."""
@@ -340,6 +341,10 @@ class Engine:
         """A trainer's step, over the whole stream; None where no call of CUDA shows its steps."""
         pace, spent = self._paces.get(pid), self._spent.get(pid)
         return stepclock.split(pace, "CUDA calls", explanation.shares(spent)) if pace is not None and spent else None
+
+    def counted(self, pid: int) -> Counted | None:
+        """Counters of a process's CUDA calls by which its steps are counted; None if they are not probed."""
+        return self._window.counted(pid)
 
     def shares_of(self, pid: int) -> Mapping[str, float]:
         """State -> share of a trainer's time over the last seconds; empty if it is none, or was not judged yet."""

@@ -1,7 +1,7 @@
 """The pace of each program in a recording, stretch by stretch, and what of its machine has to do with it.
 
-Steps are counted by the CUDA call that comes once a step, so no step is lost at an edge; where calls are not probed, they are those of the
-diagnosis. Starts, ends and pauses are left out: how many of them a recording has is chance.
+Steps are counted by the calls of CUDA of which the step clock takes one as a step, so no step is lost at an edge; where calls are not
+probed, they are those of the diagnosis. Starts, ends and pauses are left out: how many of them a recording has is chance.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from gputop.diagnosis.facts.points import Counted
 from gputop.diagnosis.facts.stepclock import GRID_NS, SPAN_NS
 from gputop.findings.compared import JobRun, MeasuredRun
 from gputop.findings.explanation import Explanation
@@ -44,7 +45,8 @@ class _Piece(Struct):
     """Seconds and steps of a trainer in a short piece of time."""
 
     seconds: float = 0.0
-    calls: Counter[str] = field(default_factory=Counter)
+    copies: int = 0
+    syncs: int = 0
     per_s: list[float] = field(default_factory=list)  # by the diagnosis
 
 
@@ -55,11 +57,11 @@ class _Pieces(Struct):
     rank: int | None = None
     every_ns: int = WINDOW_NS
     pieces: dict[int, _Piece] = field(default_factory=dict)
-    counted: tuple[int, dict[str, int]] | None = None  # (when the probes were read, call -> count) at the last look
+    counted: Counted | None = None  # at the last look
     pace: float | None = None  # of all its calls, by the step clock
     source: str = ""  # of the diagnosis's steps
     is_served: bool = False  # it serves requests
-    clock_per_s: float | None = None  # that the diagnosis saw last
+    is_probed: bool = False  # CUDA calls are probed
 
     def at(self, t_ns: int) -> _Piece:
         """The piece of a moment."""
@@ -69,7 +71,7 @@ class _Pieces(Struct):
             for number, piece in self.pieces.items():
                 into = halved.setdefault(number // 2, _Piece())
                 into.seconds += piece.seconds
-                into.calls.update(piece.calls)
+                into.copies, into.syncs = into.copies + piece.copies, into.syncs + piece.syncs
                 into.per_s += [fmean(piece.per_s)] if piece.per_s else []
             self.pieces = halved
         return self.pieces.setdefault(t_ns // self.every_ns, _Piece())
@@ -100,8 +102,9 @@ class PaceWatch:
             if len(self._trainers) > MOST_TRAINERS:
                 del self._trainers[next(iter(self._trainers))]
             one.is_served |= standing.verdict.requests is not None
+            one.is_probed |= board.probed_ns > 0
             is_steady = standing.phase.word == TRAINING and standing.cause != "pause"
-            self._count(one, pid, board, is_steady)
+            _count(one, engine.counted(pid), board.t_ns, is_steady)
             if (step := engine.step_of(pid)) is not None:
                 one.pace = step.per_s
             if is_steady and job.step is not None:
@@ -115,18 +118,6 @@ class PaceWatch:
         if isinstance(cpus := board.host.get("cpus"), list):
             self._first = cpus if self._first is None else self._first
             self._last = cpus
-
-    def _count(self, one: _Pieces, pid: int, board: Board, is_steady: bool) -> None:
-        """Add the calls since the last look. What comes after a gap, or goes back, is not counted."""
-        now = {name: call.count for (caller, name), call in board.calls.items() if caller == pid and call.share == 1.0}
-        then, one.counted = one.counted, (board.probed_ns, now)
-        if then is None or not is_steady or not 0 < board.probed_ns - then[0] <= GAP_NS:
-            return
-        made = {name: count - then[1].get(name, 0) for name, count in now.items()}
-        if made and min(made.values()) >= 0:
-            piece = one.at(board.t_ns)
-            piece.seconds += (board.probed_ns - then[0]) / SECOND_NS
-            piece.calls.update(made)
 
     def run(self, path: str, found: Explanation) -> MeasuredRun:
         """What was measured, with the ledgers of an explanation of the same stretch."""
@@ -144,6 +135,18 @@ class PaceWatch:
         )  # fmt: skip
 
 
+def _count(one: _Pieces, now: Counted | None, t_ns: int, is_steady: bool) -> None:
+    """Add the calls since the last look. What comes after a gap, or goes back, is not counted, nor are estimates."""
+    then, one.counted = one.counted, now if now is not None and not now.estimated else None
+    if then is None or one.counted is None or not is_steady or not 0 < one.counted.t_ns - then.t_ns <= GAP_NS:
+        return
+    copies, syncs = one.counted.copies - then.copies, one.counted.syncs - then.syncs
+    if copies >= 0 and syncs >= 0:
+        piece = one.at(t_ns)
+        piece.seconds += (one.counted.t_ns - then.t_ns) / SECOND_NS
+        piece.copies, piece.syncs = piece.copies + copies, piece.syncs + syncs
+
+
 def measured(path: str, span: Span) -> tuple[MeasuredRun, list[str]]:
     """A recording as one run, and problems of it. Raises UserError if it cannot be read."""
     watch = PaceWatch()
@@ -157,8 +160,8 @@ def _job(ranks: Sequence[_Pieces], lost: dict[str, float] | None) -> JobRun:
         return JobRun(lost=lost, why_not=IS_SERVED)
     runs = [one for one in map(_of_rank, ranks) if not one.why_not]
     if not runs:
-        probed = [one.counted for one in ranks if one.counted is not None and one.counted[0] > 0]
-        return JobRun(lost=lost, why_not=NO_CALLS if probed and not any(calls for _, calls in probed) else NOT_PROBED)
+        makes_none = any(one.is_probed for one in ranks) and all(one.counted is None for one in ranks)
+        return JobRun(lost=lost, why_not=NO_CALLS if makes_none else NOT_PROBED)
     apart = [one for one in ranks if one.rank is None and one.pieces]
     if any(min(one.pieces) < max(other.pieces) and min(other.pieces) < max(one.pieces) for one, other in combinations(apart, 2)):
         return JobRun(lost=lost, why_not=SEVERAL)
@@ -170,14 +173,15 @@ def _job(ranks: Sequence[_Pieces], lost: dict[str, float] | None) -> JobRun:
 def _of_rank(one: _Pieces) -> JobRun:
     pieces = [piece for _, piece in sorted(one.pieces.items())]
     counted = [piece for piece in pieces if piece.seconds]
-    seconds, calls = sum(piece.seconds for piece in counted), sum((piece.calls for piece in counted), Counter[str]())
-    if one.pace and seconds:
-        away = {name: abs(count / seconds - one.pace) / one.pace for name, count in calls.items()}
-        clock = min(away, key=lambda name: (away[name], name), default="")
-        if clock and away[clock] <= SAME_RATE:
-            groups = _grouped(counted, STRETCHES)
-            per_s = [sum(piece.calls[clock] for piece in group) / sum(piece.seconds for piece in group) for group in groups]
-            return JobRun(per_s, ROUNDED_STEPS / max(1, calls[clock]), float(calls[clock]))
+    seconds = sum(piece.seconds for piece in counted)
+    if (pace := one.pace) and seconds:
+        clocks = [piece.copies for piece in counted], [piece.syncs for piece in counted]
+        clock = min(clocks, key=lambda counts: abs(sum(counts) / seconds - pace))
+        steps = sum(clock)
+        if abs(steps / seconds - pace) <= SAME_RATE * pace:
+            groups = _grouped([*zip(clock, (piece.seconds for piece in counted), strict=True)], STRETCHES)
+            per_s = [sum(count for count, _ in group) / sum(part_s for _, part_s in group) for group in groups]
+            return JobRun(per_s, ROUNDED_STEPS / max(1, steps), float(steps))
     by_diagnosis = [fmean(piece.per_s) for piece in pieces if piece.per_s]
     if not by_diagnosis:
         return JobRun(why_not=NOT_PROBED)

@@ -37,6 +37,7 @@ class Counted(NamedTuple):
     copies: int  # to the GPU
     syncs: int  # of the most frequent synchronize
     copied_bytes: int
+    estimated: bool = False  # whether some of these calls are counted in a part of the time
 
 
 class _FeedPoint(Struct):
@@ -257,8 +258,11 @@ class Points:
             return None
         to_gpu = [call for call in calls if "HtoD" in call.call]
         to_gpu = to_gpu or [call for call in calls if "emcpy" in call.call and "DtoH" not in call.call and "DtoD" not in call.call]
-        syncs = max((call.count for call in calls if any(word in call.call for word in _SYNC)), default=0)
-        return Counted(last.probed_ns, sum(call.count for call in to_gpu), syncs, sum(call.bytes or 0 for call in to_gpu))
+        waits = [call for call in calls if any(word in call.call for word in _SYNC)]
+        return Counted(
+            last.probed_ns, sum(call.count for call in to_gpu), max((call.count for call in waits), default=0),
+            sum(call.bytes or 0 for call in to_gpu), any(call.share < 1.0 for call in (*to_gpu, *waits)),
+        )  # fmt: skip
 
     def sampled(self, pid: int) -> SampledFacts | None:
         """Facts of the main thread's samples in the window; None if it was not sampled."""
