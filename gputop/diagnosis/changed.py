@@ -39,11 +39,11 @@ _LASTS = ("power limit", "clock limit", "PCIe lanes", "NVLinks", "MIG", "online 
 
 
 class Change(NamedTuple):
-    """One change. The words say what is there now, and what was before."""
+    """One change; its words name what is there now, and what was before."""
 
     t_ns: int
     kind: str
-    says: Sentence
+    words: Sentence
     ways: tuple[str, ...]
 
     def explains(self, rise: Mapping[str, float]) -> float:
@@ -67,7 +67,7 @@ class Changes:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, Any], Any] = {}  # (kind, subject) -> value
         self._busy: dict[tuple[str, int], _Busy] = {}  # (kind, pid)
-        self._told: set[tuple[str, int]] = set()  # those whose begin is remembered
+        self._logged: set[tuple[str, int]] = set()  # takers that are in the log
         self._due_ns = self._begun_ns = 0
         self._log: deque[Change] = deque(maxlen=MOST_KEPT)
         self._moved: dict[int, tuple[int, int]] = {}  # pid of a stranger -> (t_ns, bytes moved)
@@ -81,7 +81,7 @@ class Changes:
         for key, value in now.items():
             before = self._seen.get(key)
             if before is not None and before != value:
-                self._log += [Change(board.t_ns, key[0], says, _WAYS[key[0]]) for says in _told(*key, before, value)]
+                self._log += [Change(board.t_ns, key[0], words, _WAYS[key[0]]) for words in _words(*key, before, value)]
         self._seen = {key: value for key, value in self._seen.items() if key[0] in _LASTS} | now
         self._note_busy(board, facts)
 
@@ -97,13 +97,13 @@ class Changes:
             before = self._busy.get(key)
             first_ns, most = (board.t_ns, 0.0) if before is None else (before.first_ns, before.most)
             self._busy[key] = _Busy(name, first_ns, board.t_ns, max(much, most))
-            if before is not None and key not in self._told and before.first_ns > self._begun_ns + policy.WINDOW_NS:
-                self._told.add(key)
+            if before is not None and key not in self._logged and before.first_ns > self._begun_ns + policy.WINDOW_NS:
+                self._logged.add(key)
                 self._log.append(Change(first_ns - policy.WINDOW_NS // 2, key[0], _began(key, self._busy[key]), _WAYS[key[0]]))
         for key, one in list(self._busy.items()):
             if board.t_ns - one.last_ns >= RESTS_NS:
                 del self._busy[key]
-                self._told.discard(key)
+                self._logged.discard(key)
                 self._log.append(Change(one.last_ns, key[0], _ended(key, one), _WAYS[key[0]]))
 
     def _disk_takers(self, board: Board, facts: WalkedFacts) -> dict[int, tuple[str, float]]:
@@ -136,7 +136,7 @@ def _ended(key: tuple[str, int], one: _Busy) -> Sentence:
 
 
 def _settings(board: Board, facts: WalkedFacts) -> Iterator[tuple[tuple[str, Any], Any]]:
-    """((kind, subject), value) of what stays as it is unless somebody changes it; only what is known."""
+    """((kind, subject), value) of what stays as it is unless it is changed; only what is known."""
     for index, gpu in board.gpus.items():
         for kind, name in (("power limit", "power_limit_w"), ("clock limit", "sm_clock_max_mhz"), ("PCIe lanes", "pcie_width"),
                            ("NVLinks", "nvlink_links")):  # fmt: skip
@@ -169,10 +169,10 @@ def _settings(board: Board, facts: WalkedFacts) -> Iterator[tuple[tuple[str, Any
         yield ("mounts", ""), frozenset(one.path for one in systems if isinstance(one, FileSystem))
 
 
-def _told(kind: str, subject: Any, before: Any, now: Any) -> Iterator[Sentence]:
-    """What changed, in words."""
-    if kind in _OF_GPU:
-        yield filled(_OF_GPU[kind], subject, now, before)
+def _words(kind: str, subject: Any, before: Any, now: Any) -> Iterator[Sentence]:
+    """Sentences that name what changed, with its value now and before."""
+    if kind in _PLAIN:
+        yield filled(_PLAIN[kind], subject, now, before)
     elif kind in _OF_GROUP:
         template, none = _OF_GROUP[kind]
         yield filled(template, clean(str(subject), 64), *(filled(none) if not one else _shown(kind, one) for one in (now, before)))
@@ -183,10 +183,6 @@ def _told(kind: str, subject: Any, before: Any, now: Any) -> Iterator[Sentence]:
         yield from (filled("process {} left GPU {}", pid, subject) for pid in sorted(before - now)[:4])
     elif kind == "workers":
         yield filled("process {} has {} instead of {}", subject, counted(now, "worker"), before)
-    elif kind == "CPU mask":
-        yield filled("process {} may run on CPUs {} instead of {}", subject, now, before)
-    elif kind == "scheduling policy":
-        yield filled("process {} has scheduling policy {} instead of {}", subject, now, before)
     elif kind == "online CPUs":
         yield filled("{} CPUs are online instead of {}", now, before)
     elif kind == "network link":
@@ -196,10 +192,12 @@ def _told(kind: str, subject: Any, before: Any, now: Any) -> Iterator[Sentence]:
         yield from (filled("{} is mounted no longer", clean(path, 64)) for path in sorted(before - now)[:4])
 
 
-_OF_GPU = {
+_PLAIN = {
     "power limit": "GPU {} may draw {:.0f} W instead of {:.0f}", "clock limit": "GPU {} may run at {:.0f} MHz instead of {:.0f}",
     "PCIe lanes": "the PCIe link of GPU {} has {:.0f} lanes instead of {:.0f}", "NVLinks": "GPU {} has {:.0f} NVLinks instead of {:.0f}",
+    "CPU mask": "process {} may run on CPUs {} instead of {}", "scheduling policy": "process {} has scheduling policy {} instead of {}",
 }  # fmt: skip
+"""Kind -> words for subject, value now and before."""
 _OF_GROUP = {
     "CPU quota": ("the CPU quota of {} is {} instead of {}", "none"), "CPU set": ("the CPUs of {} are {} instead of {}", "all"),
     "memory limit": ("the memory limit of {} is {} instead of {}", "none"),

@@ -1,6 +1,6 @@
 """slower-than-usual: a run whose steps take longer since a moment, or than those of its last runs, whether a cause is known or not.
 
-Steps are counted by the probes' counters of CUDA calls, about once a second; without these nothing is told. The first rank of a job here
+Steps are counted by the probes' counters of CUDA calls, about once a second; without these there is none. The first rank of a job here
 stands for it. An incident takes no GPU time: what of it is lost stands in the ledger by cause. What changed on the machine around that
 moment, and what of the ledger rose since then, are evidence beside it, and are never called the cause.
 """
@@ -112,7 +112,7 @@ class _Watched:
     def readings(self) -> list[Reading]:
         """Its steps and their bytes, as they were read."""
         copies, syncs = (kept[-1] - kept[0] for kept in (self._copies, self._syncs))
-        steps = self._copies if 0 < copies <= syncs or syncs <= 0 else self._syncs
+        steps = self._copies if _is_by_copies(copies, syncs) else self._syncs
         return [Reading(*one) for one in zip(self._times, steps, self._work, strict=True)]
 
     def looks_slower(self) -> bool:
@@ -181,7 +181,12 @@ def _shares(before: _Booked, after: _Booked, causes: set[str]) -> dict[str, floa
 
 def _steps(before: Counted, now: Counted) -> float:
     copies, syncs = now.copies - before.copies, now.syncs - before.syncs
-    return copies if 0 < copies <= syncs or syncs <= 0 else syncs
+    return copies if _is_by_copies(copies, syncs) else syncs
+
+
+def _is_by_copies(copies: float, syncs: float) -> bool:
+    """True if of the two counts that of copies is the steps': the rarer one that there is."""
+    return 0 < copies <= syncs or syncs <= 0
 
 
 class Slowdowns:
@@ -242,7 +247,7 @@ class Slowdowns:
         return one.job is None or all(other.rank >= one.rank for other in self._watched.values() if other.job == one.job)
 
     def _gather(self, one: _Watched, board: Board, standing: Mapping[int, Standing], ledgers: Mapping[TrainerKey, Ledger]) -> None:
-        """Bring what a row says besides its steps up to date."""
+        """Bring a row up to date, but for its steps."""
         for other in standing.values():
             info, pid = other.job.trainer.info, other.job.trainer.pid
             if (pid, info.start_ticks) == one.key or (one.job is not None and job_key(info, board.header.host) == one.job):
@@ -381,7 +386,7 @@ def _listed(one: _Watched, usual: Usual | None, rise: Mapping[str, float], chang
             could = filled("; nothing that it could cause took more")
             if share > 0.0:
                 could = filled("; causes that it can have took {:.0f} % of what was lost more", 100 * share)
-            yield Evidence("changed", round(100 * share, 1), "%", _when((found.t_ns - since_ns) / 1e9) + found.says + could)
+            yield Evidence("changed", round(100 * share, 1), "%", _when((found.t_ns - since_ns) / 1e9) + found.words + could)
     elif usual is not None:
         run = one.row(board.header.unix_ns_of(board.t_ns) / 1e9, None)
         for what, then, now in runs.differences(run, usual.last)[:MOST_LISTED]:

@@ -26,7 +26,7 @@ from gputop.system.text import clean
 LAST_RUNS = 5  # beside which a run stands, at most: older ones may be of other code (a choice)
 FIRST_S = 60.0  # s of a run before its first stretch: compiling, caches that fill
 MOST_STRETCHES = 16  # of a run, each twice as long as the one before: 60 s to 120 s, … the last from 22 days on
-SLOWER, SURE = log(1.05), 0.98  # from which a run is slower, by an interval of so much: the least change that is told of runs (guess)
+SLOWER, SURE = log(1.05), 0.98  # from which a run is slower, by an interval of so much: the least change that is reported (guess)
 _MOST = 256  # characters of a text of a row
 _MOST_WORDS = 64  # arguments that are read
 StepTime = Annotated[float, Meta(ge=1e-3, le=1e9)]  # ms
@@ -77,6 +77,11 @@ class Run(Struct, frozen=True):
     def key(self) -> tuple[str, str, int, str, int]:
         """Key of runs that may be compared."""
         return self.program, self.arguments, self.world, self.gpu, self.gpus
+
+    @property
+    def process(self) -> tuple[int, int]:
+        """Key of one run on a host, whichever file has it: (s at which its process began, pid)."""
+        return round(self.start_unix_s), self.pid
 
 
 class Usual(NamedTuple):

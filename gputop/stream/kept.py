@@ -146,11 +146,11 @@ def _with_rest(found: FindingsBlock, recording: Recording) -> Explanation:
 
 
 def _runs(before: Explanation, after: Explanation) -> list[Run] | UnsetType:
-    """Runs of two parts; one that was seen in both is told as the first knew it, to the end of the second."""
+    """Runs of two parts; one that was seen in both stands as the first knew it, to the end of the second."""
     known = [[] if one.runs is UNSET else one.runs for one in (before, after)]
-    ends = {(one.pid, one.start_unix_s): one.end_unix_s for one in known[1]}
-    first = [replace(one, end_unix_s=ends.pop((one.pid, one.start_unix_s), one.end_unix_s)) for one in known[0]]
-    both = [*first, *(one for one in known[1] if (one.pid, one.start_unix_s) in ends)]
+    ends = {one.process: one.end_unix_s for one in known[1]}
+    first = [replace(one, end_unix_s=ends.pop(one.process, one.end_unix_s)) for one in known[0]]
+    both = [*first, *(one for one in known[1] if one.process in ends)]
     return both[-MOST_TRAINED:] or UNSET
 
 

@@ -50,9 +50,8 @@ def read(path: str) -> list[Run]:
     for line in lines:
         with suppress(*BROKEN):
             one = _decode(line)
-            key = round(one.start_unix_s), one.pid
-            if key not in found or one.step_ms is not None or found[key].step_ms is None:
-                found[key] = one
+            if (known := found.get(one.process)) is None or one.step_ms is not None or known.step_ms is None:
+                found[one.process] = one
     return sorted(from_elsewhere(found.values()), key=lambda one: one.end_unix_s)
 
 
@@ -63,7 +62,7 @@ def beside(recording: Recording) -> list[Run]:
 
 def seen(own: Iterable[Run], kept: Iterable[Run]) -> list[Run]:
     """Runs that a recording shows, and those that are kept beside it, each once, in order of their ends."""
-    both = {(round(one.start_unix_s), one.pid): one for part in (own, kept) for one in part}
+    both = {one.process: one for part in (own, kept) for one in part}
     return sorted(both.values(), key=lambda one: one.end_unix_s)
 
 
@@ -75,7 +74,7 @@ class KeptRuns:
         self.path = path_beside(recording)
         self.past = read(self.path)
         self.problem = ""  # why a run could not be written
-        self._written: set[tuple[float, int]] = set()
+        self._written: set[tuple[int, int]] = set()
         self._due_ns = 0
         newest_s = min(time.time(), max((one.end_unix_s for one in self.past), default=0.0))  # one from a clock that ran ahead removes none
         young = [one for one in self.past if one.end_unix_s >= newest_s - keep_s]
@@ -94,10 +93,10 @@ class KeptRuns:
         self._append([one for part in engine.runs() for one in part])
 
     def _append(self, found: Iterable[Run]) -> None:
-        new = [one for one in found if (one.start_unix_s, one.pid) not in self._written]
+        new = [one for one in found if one.process not in self._written]
         if not new:
             return
-        self._written |= {(one.start_unix_s, one.pid) for one in new}
+        self._written |= {one.process for one in new}
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
             try:

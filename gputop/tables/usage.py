@@ -255,7 +255,7 @@ def bill(told: Sequence[StretchUsage], since_s: float | None, until_s: float | N
 
 def runs_of(told: Iterable[StretchUsage]) -> list[dict[str, Any]]:
     """The runs, each once, in order of their ends."""
-    found = {(part.host, one.pid, round(one.start_unix_s)): (part.host, one) for part in told for one in part.runs}
+    found = {(part.host, one.process): (part.host, one) for part in told for one in part.runs}
     return [{"host": host, **to_builtins(one)} for host, one in sorted(found.values(), key=lambda item: item[1].end_unix_s)]
 
 

@@ -36,9 +36,7 @@ class TraceScreen(Box):
 
     def on_mount(self) -> None:
         """Take a trace at once, where that is allowed; else show the last ones."""
-        if not self._refused():
-            self.action_take(False)
-        elif kept := self._kept():
+        if self._refused() and (kept := self._kept()):
             self._show(kept)
         else:
             self.action_take(False)

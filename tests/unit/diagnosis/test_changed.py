@@ -53,8 +53,8 @@ def test_a_change_is_seen_when_it_happens(name: str) -> None:
     assert seen(scene) == []
     happens(scene)
     scene.play(8, 1.0)
-    found = [one for one in seen(scene) if one.says == says]
-    assert len(found) == 1, [one.says for one in seen(scene)]
+    found = [one for one in seen(scene) if one.words == says]
+    assert len(found) == 1, [one.words for one in seen(scene)]
     assert abs(found[0].t_ns - before_ns) <= 4e9
     assert cause in found[0].ways
 
@@ -62,7 +62,7 @@ def test_a_change_is_seen_when_it_happens(name: str) -> None:
 def test_a_process_that_ends_to_take_cpus_is_seen_too() -> None:
     scene = machine().add(Proc(900, comm="backup", cmdline=["backup"], run=2.0)).play(8, 1.0)
     scene.drop(900).play(14, 1.0)
-    assert [one.says for one in seen(scene)][-1] == "backup (900) took 2.0 CPUs no longer"
+    assert [one.words for one in seen(scene)][-1] == "backup (900) took 2.0 CPUs no longer"
 
 
 def test_a_change_explains_what_its_causes_rose_by_and_nothing_of_others() -> None:
