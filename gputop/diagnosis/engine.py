@@ -212,7 +212,7 @@ class Engine:
         self._header = board.header
         seconds = (board.t_ns - before) / 1e9 if self._window.continues else 0.0
         if not self._window.continues:
-            self._settled, self._lateness = Settled(), Lateness()  # what was before the gap says nothing about a new window
+            self._settled, self._lateness = Settled(), Lateness()  # what was before the gap counts for no new window
         parties, shares = self._window.parties(board), self._window.shares()
         if self._settled.rests(board.t_ns, parties, shares, every_ns):
             self._hold(board, seconds)

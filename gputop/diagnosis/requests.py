@@ -63,15 +63,15 @@ def _asked(server: ServerFacts) -> str:
     if server.is_slow:
         return filled("it has no time to answer with its metrics")
     waiting, running = server.waiting, server.running
-    told = filled("{:d} wait", waiting) if waiting is not None else ""
+    words = filled("{:d} wait", waiting) if waiting is not None else ""
     if running is not None:
-        told += filled(", {:d} run" if told else "{:d} run", running)
+        words += filled(", {:d} run" if words else "{:d} run", running)
     first, late = server.first_token_p50_s, server.first_token_p99_s
     if first is not None and late is not None:
-        told += filled("; first token after {:.2f} s (p99 {:.2f} s)", first, late)
+        words += filled("; first token after {:.2f} s (p99 {:.2f} s)", first, late)
     if server.queued_p50_s is not None:
-        told += filled(", of which {:.2f} s in the queue", server.queued_p50_s)
-    return told
+        words += filled(", of which {:.2f} s in the queue", server.queued_p50_s)
+    return words
 
 
 def _process(part: str, one: ServerPart) -> RequestStage:
@@ -80,8 +80,8 @@ def _process(part: str, one: ServerPart) -> RequestStage:
 
 def _runs(cores: float, ready: float) -> str:
     """What a process does with the CPUs."""
-    told = filled("runs on {:.2f} CPUs", cores)
-    return told + filled(", and gets none {:.0f}% of the time", 100 * ready) if ready >= policy.LOST else told
+    words = filled("runs on {:.2f} CPUs", cores)
+    return words + filled(", and gets none {:.0f}% of the time", 100 * ready) if ready >= policy.LOST else words
 
 
 def _takers(

@@ -20,12 +20,12 @@ def trace_check(root: str, why_not: Callable[[Sequence[int], str], Mapping[int, 
     """The torch processes, by whether they can be asked. ``why_not``: as in `gputop.traces.askable`."""
     found = why_not(_torch_processes(root), root)
     can, reasons = [pid for pid, (why, _) in found.items() if not why], [row for row in found.values() if row[0]]
-    told = [f"{counted(len(can), 'torch process')} can be asked for a trace{_pids(can)}"] if can else []
+    facts = [f"{counted(len(can), 'torch process')} can be asked for a trace{_pids(can)}"] if can else []
     if not reasons:
-        return DoctorCheck("traces", "torch traces", "ok", "; ".join(told) or "no torch process runs: none can be asked for a trace")
-    told.append(f"{counted(len(reasons), 'torch process')} cannot: {'; '.join(dict.fromkeys(why for why, _ in reasons[:MOST_NAMED]))}")
+        return DoctorCheck("traces", "torch traces", "ok", "; ".join(facts) or "no torch process runs: none can be asked for a trace")
+    facts.append(f"{counted(len(reasons), 'torch process')} cannot: {'; '.join(dict.fromkeys(why for why, _ in reasons[:MOST_NAMED]))}")
     remedy = next((remedy for _, remedy in reasons if remedy), None)
-    return DoctorCheck("traces", "torch traces", "limited", "; ".join(told), remedy)
+    return DoctorCheck("traces", "torch traces", "limited", "; ".join(facts), remedy)
 
 
 def _pids(pids: list[int]) -> str:

@@ -42,7 +42,7 @@ BEFORE_BELOW, AFTER_ABOVE = 0.85, 0.8  # share of the points before and after th
 OWN_SHARE = 0.25  # of the change; if work a step grew by so much of it, the step was given more to do
 STEEP = 3.0  # standard errors from which a slope is one
 _NEARBY = 41  # points of the running median, twice as many as the longest excursion that it removes
-_FEW = 7  # points of the running median by which a point's side is told
+_FEW = 7  # points of the running median by which a point's side is decided
 _STANDS, _SEEN_S = 2.0, 1.0  # steps without which a run stands still, and seconds besides, at least, for readings' own times
 _FAR, _COUNTED = 4.0, 0.3  # standard deviations that are far; steps, standard deviation of a mean of counts of whole steps
 _LEAST_NOISE = 0.005  # standard deviation of a point, at least, as a relative time
@@ -209,15 +209,15 @@ def _judged(points: Sequence[Point], logs: Sequence[float], k: int, width: int) 
     ways = [tuple(_around(jump, error, sure) for sure in (SURE_ENOUGH, intervals.SURE))]
     if abs(steepness) <= STEEP:  # else the slope has its part of the difference
         ways.append(tuple(intervals.between(before, after, sure) for sure in (SURE_ENOUGH, intervals.SURE)))
-    decides, told = max(ways, key=lambda way: way[0].low)
+    decides, shown = max(ways, key=lambda way: way[0].low)
     if decides.mean < LEAST_CHANGE or decides.low < LEAST_SURE or jump < min(LEAST_CHANGE, decides.mean / 2):
         return None
     if _has_more_work(points, k, width, decides.mean):
         return None
     spread2 = max(_LEAST_NOISE**2, (before.error2 * (k - start) + after.error2 * (end - k)) / 2)
-    half = ceil(_BAI * spread2 / told.mean**2) + 1
+    half = ceil(_BAI * spread2 / shown.mean**2) + 1
     low, high = points[max(0, k - half)].start_s, points[min(len(points) - 1, k + half)].start_s
-    return Change(points[k].start_s, low, high, told, exp(before.mean), exp(after.mean), after)
+    return Change(points[k].start_s, low, high, shown, exp(before.mean), exp(after.mean), after)
 
 
 def _around(mean: float, error: float, sure: float) -> Interval:

@@ -59,7 +59,7 @@ class JobRun(Struct):
         return Level(log(self.step_s), within2 + self.blur**2, count - 1.0)
 
     def missing(self) -> str:
-        """The reason why its pace says nothing; empty if it does."""
+        """The reason why its pace is not known; empty if it is."""
         if self.why_not:
             return self.why_not
         if len(self.per_s) < LEAST_STRETCHES or self.steps < LEAST_STEPS or min(self.per_s) < 0.0 or not sum(self.per_s):
@@ -236,7 +236,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _answer(limit: float, low: float, high: float, disturbed: float, noise: Sequence[MachineNoise]) -> tuple[str, str]:
-    """(answer, reason if it is undecided): what the interval says, with and without the machine's noise."""
+    """(answer, reason if it is undecided): what the interval shows, with and without the machine's noise."""
     seen, quiet = _side(limit, low, high), _side(limit, low - disturbed, high - disturbed)
     named = "; ".join(f"{one.kind} {one.change_pct:+.1f} % ({one.text})" for one in noise)
     if seen != quiet:

@@ -25,7 +25,7 @@ WAITS = (
     "network-io", "memory-pressure", "hung-worker", "main-thread-preprocessing", "host-optimizer", "h2d-transfer", "sync-storm",
     "small-kernels", "output-blocked", "straggler-rank", "slow-wire", "pause", UNKNOWN,
 )
-"""Causes that the probes tell apart: who waits for whom, on which kind of thing, and which CUDA calls are made."""
+"""Causes that the probes distinguish: who waits for whom, on which kind of thing, and which CUDA calls are made."""
 LINES = (
     "main-thread-preprocessing", "slow-transform", "gil-contention", "lock-contention", "hung-worker", "host-optimizer", "output-blocked",
     "sync-storm", "worker-respawn", "frontend-bound", "scheduler-bound", "model-load", "pause", UNKNOWN,

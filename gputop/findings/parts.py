@@ -27,8 +27,8 @@ def name_of(part: SlowPart, parallel: Parallel) -> Sentence:
     return _NAMES[part.kind](part.number + 1, parallel.count(part.kind))
 
 
-def told(part: SlowPart, parallel: Parallel, ranks: str) -> Sentence:
-    """What the part does. ``ranks``: words for its ranks."""
+def words_of(part: SlowPart, parallel: Parallel, ranks: str) -> Sentence:
+    """A sentence that the part is late. ``ranks``: words for its ranks."""
     words = "{} ({}) takes longer than the others, and all of it alike: {}, and no rank is to blame"
     return filled(words, name_of(part, parallel), ranks, _REASONS[part.kind])
 

@@ -102,8 +102,8 @@ def _shares(job: TracedJob) -> Iterator[tuple[str, bool | None]]:
 def _gpu(reading: TraceReading) -> str:
     busy, idle = reading.gpu_busy_pct or 0.0, reading.idle
     shares = [] if idle is None else [(float(getattr(idle, field)), words) for field, words in _IDLE]
-    told = ", ".join(f"{share:.0f} % {words}" for share, words in sorted(shares, reverse=True) if share >= 0.5)
-    return f"busy {busy:.0f} % of the time" + (f"; idle: {told}" if told else "")
+    named = ", ".join(f"{share:.0f} % {words}" for share, words in sorted(shares, reverse=True) if share >= 0.5)
+    return f"busy {busy:.0f} % of the time" + (f"; idle: {named}" if named else "")
 
 
 def saved_words(reading: TraceReading) -> str:

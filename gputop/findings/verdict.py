@@ -193,7 +193,7 @@ class RequestStage(Struct, frozen=True):
         return f"{'►' if self.slow else ' '} {self.part:<{STAGE_INDENT - 2}}{' '.join(filter(None, (who, self.told)))}"
 
 
-STAGE_INDENT = 2 + max(map(len, REQUEST_STAGES)) + 2  # columns of a part's line before what is told
+STAGE_INDENT = 2 + max(map(len, REQUEST_STAGES)) + 2  # columns of a part's line before the words
 
 
 class Requests(Struct, frozen=True):

@@ -320,7 +320,7 @@ def _uneven(job: Job, measured: Sequence[tuple[JobRank, RankPace]], slow: Sequen
     return replace(
         job, symptom="straggler", cause=STRAGGLER, severity=_severity(job.lost),
         headline=_seen(job) if job.lost is None else f"the job loses {100 * job.lost:.0f}% of its GPUs",
-        detail=f"{parts.told(part, parallel, _ranks(_spans(member.number for member in late)))}{host}",
+        detail=f"{parts.words_of(part, parallel, _ranks(_spans(member.number for member in late)))}{host}",
     )  # fmt: skip
 
 

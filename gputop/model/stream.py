@@ -87,7 +87,7 @@ NAMESPACE, CAPABILITY, HIDEPID, OTHERS = HIDDEN
 NO_DATA = "no data for "  # prefix of the marker at the first frame after a gap; the gap's seconds and reason follow
 NCCL_SAYS = "NCCL: "  # prefix of the marker of a job that hangs: what NCCL said of its ranks
 TRACE_OF = "trace of "  # prefix of the marker of a trace of torch.profiler: its process and file follow
-FLIGHT_SAYS = "flight recorder: "  # prefix of the marker of ranks that hang: what torch's dumps say of them
+FLIGHT_SAYS = "flight recorder: "  # prefix of the marker of ranks that hang: what torch's dumps show of them
 EXPERIMENT_BEGINS, EXPERIMENT_ENDED = "experiment begins", "experiment"  # prefixes of the markers of `gputop prove`; the second tells how
 
 

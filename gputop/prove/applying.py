@@ -21,7 +21,7 @@ from gputop.stream.session import Session
 
 BEFORE_NS = 6 * SECOND_NS  # ns before the change over which the job's pace is measured, as far as the trouble lasted (a choice)
 SETTLE_NS = 2 * SECOND_NS  # ns after the change in which the job uses up what was prepared before (`suspect.MOST_SETTLE_S`)
-LEAST_NS = 2 * SECOND_NS  # ns without which no pace is told (guess)
+LEAST_NS = 2 * SECOND_NS  # ns without which no pace is shown (guess)
 
 
 class Pace(Struct, frozen=True):
@@ -147,7 +147,7 @@ def _pace(session: Session, pid: int, since: _Count) -> Pace:
 def told(before: Pace, after: Pace) -> str:
     """``9.2 → 19.4 steps/s, 2.1×, GPU 41 → 97 %``; of a server ``312 → 640 tokens/s, 2.1×, first token …``. Empty if nothing was
     measured."""
-    pace, *more = served.told(before.served, after.served) or [""]
+    pace, *more = served.changes(before.served, after.served) or [""]
     rates = [stretch.value(served.TOKENS) for stretch in (before.served, after.served) if stretch is not None]
     if pace and len(rates) == 2 and rates[0] and rates[1]:
         pace += f", {rates[1] / rates[0]:.2g}×"

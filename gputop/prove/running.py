@@ -248,7 +248,7 @@ def _ended(outcome: Outcome) -> str:
 def _moved(outcome: Outcome) -> str:
     """The job's pace without and with the change; of a server its times to the first token, too."""
     moved = _from_to(outcome.mean(on=False), outcome.mean(on=True), outcome.metric)
-    return ", ".join([moved, *served.told(outcome.served(on=False), outcome.served(on=True), outcome.metric)])
+    return ", ".join([moved, *served.changes(outcome.served(on=False), outcome.served(on=True), outcome.metric)])
 
 
 def followed_line(found: KeptGain) -> str:

@@ -87,7 +87,7 @@ def together(parts: Iterable[ServedStretch | None]) -> ServedStretch | None:
     return ServedStretch(sum(one.seconds for one in known), first_token=first_token, **counts)
 
 
-def told(before: ServedStretch | None, after: ServedStretch | None, metric: str = "") -> list[str]:
+def changes(before: ServedStretch | None, after: ServedStretch | None, metric: str = "") -> list[str]:
     """``312 → 640 tokens/s``, ``first token 1.4 → 0.21 s (p99 2.3 → 0.5 s)``, as far as both have them. ``metric``: not of this one."""
     if before is None or after is None:
         return []

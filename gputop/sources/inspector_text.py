@@ -109,18 +109,18 @@ def operations(data: bytes) -> Iterator[Operation]:
 
 
 def _operation(kind: str, labels: bytes, found: dict[str, float]) -> Operation | None:
-    told = {name.decode(): clean(value.decode("utf-8", "replace"), WORD) for name, value in _LABEL.findall(labels)}
-    coll = told.get("p2p_operation" if kind == "p2p" else "collective", "")
-    name = told.get("comm_name", "")
-    comm = told.get("comm_id") or name
+    label = {name.decode(): clean(value.decode("utf-8", "replace"), WORD) for name, value in _LABEL.findall(labels)}
+    coll = label.get("p2p_operation" if kind == "p2p" else "collective", "")
+    name = label.get("comm_name", "")
+    comm = label.get("comm_id") or name
     if not coll or not comm:
         return None
-    algo, _, proto = told.get("algo_proto", "").partition("_")
-    size = _SIZE.fullmatch(told.get("message_size", ""))
+    algo, _, proto = label.get("algo_proto", "").partition("_")
+    size = _SIZE.fullmatch(label.get("message_size", ""))
     us = _rounded(found.get("exec_time_microseconds"), MOST_US, 1)
     return Operation(
-        comm, coll, "" if name == "unknown" else name, rank=_count(told.get("rank", "")), ranks=_count(told.get("nranks", "")),
-        nodes=_count(told.get("n_nodes", "")), sn=None, size_bytes=None if size is None else round(float(size[1]) * _UNITS[size[2]]),
+        comm, coll, "" if name == "unknown" else name, rank=_count(label.get("rank", "")), ranks=_count(label.get("nranks", "")),
+        nodes=_count(label.get("n_nodes", "")), sn=None, size_bytes=None if size is None else round(float(size[1]) * _UNITS[size[2]]),
         us=us, busbw_mb_per_s=_rounded(found.get("bus_bandwidth_gbs"), MOST_MB_PER_S, 1000),
         algo=algo, proto=proto.upper(), is_mean=True,
     )  # fmt: skip

@@ -1,5 +1,5 @@
 """Xids and SXids from the kernel's log (/dev/kmsg), where the driver's events lack them: NVSwitches have none, and neither have GPUs whose
-driver lets nobody listen, nor those that were lost before gputop began.
+driver has no listener, nor those that were lost before gputop began.
 
 Any program with root's rights may write to that log, but never as the kernel: other records count for nothing.
 """
@@ -24,7 +24,7 @@ MOST_RECORDS = 512  # records read at a time, 2 us each; a log of 1 MB has some 
 MOST_KINDS = 64  # kinds of errors that are kept, the latest
 RECORD_BYTES = 1 << 13  # of a record with its dictionary, at most (CONSOLE_EXT_LOG_MAX of Linux)
 WORDS, NAME = 96, 32  # characters kept of the driver's words, and of a program's name
-LATE_NS = 2 * SECOND_NS  # ns by which the log's clock, which nobody sets, may differ from ours
+LATE_NS = 2 * SECOND_NS  # ns by which the log's clock, which is never set, may differ from ours
 _DRIVER = "proc/driver/nvidia/version"
 _RECORD = re.compile(rb"(\d{1,10}),\d{1,20},(\d{1,18}),[^;]{0,64};([^\n]{1,1024})")  # level and facility, number, us, flags; text
 _XID = re.compile(rb"NVRM: Xid \(PCI:([0-9a-fA-F:.]{10,16})\): (\d{1,6})(?!\d)(?:, (.*))?")
@@ -47,10 +47,10 @@ def error_in(record: bytes) -> DriverError | None:
         words = (xid[3] or b"").decode("utf-8", "replace")
         owner = _OWNER.match(words)
         pid, name = (owner["pid"], owner["name"] or "") if owner is not None else ("", "")
-        whose = {
+        owned = {
             "pid": int(pid) if pid.isdecimal() and int(pid) < 1 << 31 else None, "process": "" if "unknown" in name else clean(name, NAME),
         }  # fmt: skip
-        return _error(XID, xid[1], xid[2], _words(words[owner.end() :] if owner else words), logged_ns=logged_ns, **whose)
+        return _error(XID, xid[1], xid[2], _words(words[owner.end() :] if owner else words), logged_ns=logged_ns, **owned)
     return None
 
 
@@ -104,7 +104,7 @@ class Log:
 
 
 class KernelLogSource:
-    """`Frame.driver_errors`; and `Gpu.xid` of GPUs to whose driver nobody listens."""
+    """`Frame.driver_errors`; and `Gpu.xid` of GPUs without events of their driver."""
 
     name = "kernel-log"
 
@@ -114,7 +114,7 @@ class KernelLogSource:
         self._due_ns = 0
         self._state = SourceState(self.name, "ok")
         self._devices: dict[int, str] = {}  # GPU -> its PCI address
-        self._unheard: set[int] = set()  # GPUs that the driver's events do not tell about
+        self._unheard: set[int] = set()  # GPUs that the driver's events leave out
         self._lost: set[int] = set()
 
     def open(self) -> SourceState:
@@ -170,10 +170,10 @@ class KernelLogSource:
         """Xids of the GPUs of which something is new in the frame."""
         assert self._log is not None
         new = {one.device for one in frame.driver_errors}
-        told = {gpu.index for gpu in frame.gpus if "xid" in gpu.missing}
+        unread = {gpu.index for gpu in frame.gpus if "xid" in gpu.missing}
         for index in sorted(self._unheard):
             device = self._devices.get(index, "")
-            if not device or not (frame.key or index in told or device in new):
+            if not device or not (frame.key or index in unread or device in new):
                 continue
             xids = [one for one in self._log.kept.values() if one.kind == XID and one.device == device]
             ending = [one for one in xids if one.number in ENDING_XIDS and (not one.old or index in self._lost)]

@@ -96,7 +96,7 @@ class AutoTracing:
             self._policy.put_off(pids)
             return
         except UserError:
-            return  # no room for a file, or no right to write one: nobody asked for this trace
+            return  # no room for a file, or no right to write one: this trace was not asked for
         except Exception as error:  # noqa: BLE001 - no trace this time; the screen and the recording go on
             crash.reason(error)
             return

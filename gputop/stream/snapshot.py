@@ -81,7 +81,7 @@ class RdmaNow(RdmaPort, frozen=True, array_like=False, kw_only=True):
 class DriverErrorNow(DriverError, frozen=True, omit_defaults=False, kw_only=True):
     """An error that NVIDIA's driver has reported in the kernel's log since the boot."""
 
-    unix_s: float  # when it was logged last, about: nobody sets the log's clock
+    unix_s: float  # when it was logged last, about: the log's clock is never set
     meaning: str | None  # null for an SXid, and for an Xid that NVIDIA's catalog lacks
     advice: str | None
 

@@ -172,9 +172,9 @@ class AutoCapture:
         if (report := nccl.ask(pids)) is not None and not report.problem:
             self._say(f"{NCCL_SAYS}{report.words}")
         if self._dumps:
-            from gputop.traces.pipes import told
+            from gputop.traces.pipes import answers
 
-            for answer in told(ranks):
+            for answer in answers(ranks):
                 self._say(f"{FLIGHT_SAYS}{answer}")
 
 

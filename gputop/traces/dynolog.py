@@ -27,7 +27,7 @@ _LENGTH = struct.Struct("@i")
 
 
 def owner(port: int = PORT, root: str = "/") -> int | None:
-    """Uid of the user who listens on the port; None if nobody does (/proc/net/tcp, /proc/net/tcp6). Of several, one that is not root."""
+    """Uid of the user who listens on the port; None if no user does (/proc/net/tcp, /proc/net/tcp6). Of several, one that is not root."""
     found = set()
     for name in ("tcp", "tcp6"):
         for line in (read_list(os.path.join(root, "proc/net", name), _TABLE_BYTES) or b"").splitlines()[1:]:
@@ -74,7 +74,7 @@ def _received(link: socket.socket, size: int, until_s: float) -> bytes:
 
 
 def _judge(answer: object, pid: int) -> None:
-    """Raise Unavailable unless the process will be told."""
+    """Raise Unavailable unless the process will get the configuration."""
     if not isinstance(answer, dict):
         raise Unavailable("dynolog's answer cannot be read")
     if answer.get("activityProfilersTriggered"):

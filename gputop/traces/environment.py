@@ -116,7 +116,7 @@ def added(environ: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
 
 
 def remove(folder: str) -> None:
-    """Remove a folder that `make_folder` made, with what jobs left there: sockets, the configuration, traces that nobody took. It stays
+    """Remove a folder that `make_folder` made, with what jobs left there: sockets, the configuration, traces that were not taken. It stays
     with dumps of a flight recorder in it, which torch leaves where a collective timed out."""
     with suppress(OSError):
         for name in os.listdir(folder):

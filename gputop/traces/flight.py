@@ -79,7 +79,7 @@ class Call(Struct, frozen=True):
 
     @property
     def group(self) -> str:
-        """Its description, or its name where nobody gave it one."""
+        """Its description, or its name where it has none."""
         name, description = (*self.process_group[:2], "", "")[:2]
         return clean(description if description not in ("", "undefined") else f"group {name}" if name else "", MOST_CHARS)
 
@@ -338,7 +338,7 @@ def _stop(
     if missing:
         other = dumps[missing[0]].call(group, number) if kind == "differs" else next(reversed(dumps[missing[0]].calls), None)
         instead = _called(other) if other is not None else ""
-    return _told(kind, call, number, waiting, missing, unknown, instead, waited_s, group)
+    return _worded(kind, call, number, waiting, missing, unknown, instead, waited_s, group)
 
 
 def _waited_s(call: Call, dump: Dump) -> float | None:
@@ -346,7 +346,7 @@ def _waited_s(call: Call, dump: Dump) -> float | None:
     return round(waited_s, 1) if dump.at_ns and call.time_created_ns and 0.0 <= waited_s < 1e8 else None
 
 
-def _told(
+def _worded(
     kind: str, call: Call | None, number: int, waiting: list[int], missing: list[int], unknown: list[int], instead: str,
     waited_s: float | None, group: str,
 ) -> FlightStop:  # fmt: skip
@@ -398,7 +398,7 @@ def _of_transfers(dumps: Mapping[int, Dump]) -> Iterator[FlightStop]:
                 last = next(reversed(other.calls), None) if other is not None else None
                 instead = _called(last) if last is not None else ""
                 kind = "missing" if missing else "inside"
-                yield _told(kind, call, call.p2p_seq_id, [rank], missing, unknown, instead, waited_s, _key(call))
+                yield _worded(kind, call, call.p2p_seq_id, [rank], missing, unknown, instead, waited_s, _key(call))
                 break  # later ones of this rank wait behind it
 
 

@@ -55,7 +55,7 @@ class _Recorder:
         self.pipe, self.rank = self._pipe()
         prefix = next((value for name in DUMP_NAMES if (value := environ.get(name))), _DEFAULT)
         self._path = f"/proc/{pid}/root{prefix}{self.rank}"
-        self._is_ours = os.path.basename(prefix) == FLIGHT and self._uid == os.geteuid()  # gputop set the variable: nobody else reads it
+        self._is_ours = os.path.basename(prefix) == FLIGHT and self._uid == os.geteuid()  # gputop set the variable: no other reads it
         self._before = self._seen()
         self._size = -1
 
@@ -180,12 +180,12 @@ def _why_silent(pid: int) -> str:
     return "it has dumped nothing: its NCCL monitor is off (TORCH_NCCL_ENABLE_MONITORING=0), or hangs, too" if state else "it has ended"
 
 
-def told(pids: Iterable[int]) -> list[str]:
+def answers(pids: Iterable[int]) -> list[str]:
     """The answers of the jobs of these processes, a sentence each; empty where no recorder can be asked, or nothing stands."""
     return [clean(one.words) for one in ask(pids) if one.stops]
 
 
 def text_lines(pids: Iterable[int]) -> list[TextLine]:
-    """`told`, as lines before stacks."""
-    lines = [TextLine("own", f"torch's flight recorder: {words}") for words in told(pids)]
+    """`answers` as lines that stand before stacks."""
+    lines = [TextLine("own", f"torch's flight recorder: {words}") for words in answers(pids)]
     return [*lines, TextLine("blank", "")] if lines else []

@@ -218,7 +218,7 @@ def test_what_nccl_and_torchs_flight_recorder_report_of_a_job_that_hangs_are_mar
     monkeypatch.setattr("gputop.stacks.capture.capture", lambda *_, **__: StackSet(0, 1000, False, ()))
     monkeypatch.setattr("gputop.stacks.nccl.ask", lambda _: report)
     dumped = ["rank 1 has not come to all_reduce 6"] if told else []
-    monkeypatch.setattr("gputop.traces.pipes.told", lambda _: dumped)
+    monkeypatch.setattr("gputop.traces.pipes.answers", lambda _: dumped)
     watcher = Unwatched(AutoStacks(least_gap_ns=SECOND))
     hung = SimpleNamespace(job=SimpleNamespace(hang=SimpleNamespace(family=())))
     monkeypatch.setattr(watcher.following.engine, "standing", {0: hung})

@@ -275,7 +275,7 @@ def test_ranks_that_hang_are_asked_by_their_pipes(folder: str, tmp_path: Path) -
         pids = [stack.enter_context(rank(folder, number, file)) for number, file in enumerate((ahead, behind, ahead))]
         assert set(pids) <= set(pipes.recorded())
         [found] = pipes.ask(pids)
-        again = pipes.told(pids)
+        again = pipes.answers(pids)
     assert [(one.rank, one.pid, one.error) for one in found.ranks] == [(number, pid, None) for number, pid in enumerate(pids)]
     [stop] = found.stops
     assert (stop.missing, stop.waiting) == ([1], [0, 2])

@@ -45,9 +45,9 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     shown = (waits, Evidence("front_cpus", round(front.cores, 2), "CPUs", filled("on which {} ran", front.name)), *evidence(server))
     look = Fix("See what it does, by line", filled("gputop stacks {:pid} --duration 10", front.pid), look=True)
     culprit = Culprit(front.pid, front.name, round(front.cores * facts.seconds, 3))
-    told = filled("{}; {}", detail, requests(server))
+    words = filled("{}; {}", detail, requests(server))
     ways = _OF_DETOKENIZER if front is server.detokenizer else fixes(server, _SWITCHES)
-    return Finding(told, shown, (*ways, look), (culprit,), (job.trainer.pid,))
+    return Finding(words, shown, (*ways, look), (culprit,), (job.trainer.pid,))
 
 
 JUDGE = Judge("frontend-bound", "input-bound", _tell, rows=(("front", "server"),))

@@ -80,7 +80,7 @@ def _tell_of_part(job: WalkedJob, part: SlowPart, parallel: Parallel, facts: Wal
     numbers = sorted(one.trainer.role.rank or 0 for one in slow)
     ranks = filled("{} {}", "rank" if len(slow) == 1 else "ranks", joined(", ", map(str, numbers[:NAMED])))
     waiting = tuple(one.trainer.pid for one in family if one not in slow)
-    return Finding(parts.told(part, parallel, ranks), evidence, _even_out(part), (), waiting)
+    return Finding(parts.words_of(part, parallel, ranks), evidence, _even_out(part), (), waiting)
 
 
 def _even_out(part: SlowPart) -> tuple[Fix, ...]:
@@ -103,8 +103,8 @@ def _tell_of_turns(job: WalkedJob, facts: WalkedFacts, evidence: tuple[Evidence,
     """The finding of a training where now one rank is late and now another: no rank, GPU or host is slow."""
     family = [one for one in facts.jobs if one is job or one.trainer.pid in job.ranks.kin]
     numbers = sorted(one.trainer.role.rank or 0 for one in family if one.trainer.pid in job.ranks.by_turns)
-    told = "now one rank is late, now another (ranks {}): their data are uneven, as sequences of many lengths, and no rank is to blame"
-    detail = filled(told, joined(", ", map(str, numbers[:NAMED])))
+    template = "now one rank is late, now another (ranks {}): their data are uneven, as sequences of many lengths, and no rank is to blame"
+    detail = filled(template, joined(", ", map(str, numbers[:NAMED])))
     fixes = (Fix("Even out the batches over the ranks by tokens rather than by samples: sort by length, or pack sequences"),)
     return Finding(detail, evidence, fixes, (), tuple(sorted(one.trainer.pid for one in family)))
 

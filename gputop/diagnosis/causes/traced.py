@@ -1,4 +1,4 @@
-"""What torch's own trace says about a cause: whether it agrees with gputop, which kernels and calls it names, and what it explains."""
+"""What torch's own trace shows of a cause: whether it agrees with gputop, which kernels and calls it names, and what it explains."""
 
 from __future__ import annotations
 

@@ -38,6 +38,6 @@ def trace_of(board: Board, pid: int) -> TraceFacts | None:
 
 
 def kernel_name(name: str) -> str:
-    """A kernel's name as people say it: without return type, namespaces and arguments."""
+    """A kernel's short name: without return type, namespaces and arguments."""
     bare = _ARGUMENTS.sub("", _SPACES.sub("", name.replace("(anonymous namespace)", "_"))).removeprefix("void ").strip()
     return bare.replace("_::", "") or name

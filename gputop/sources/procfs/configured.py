@@ -1,6 +1,6 @@
 """Sizes of a training's groups of ranks, from the configuration files that a rank's command line names.
 
-Only counts of known names are taken from a file: it is the job's, and a reader with root's rights tells nothing else of it.
+Only counts of known names are taken from a file: it is the job's, and a reader with root's rights reports nothing else of it.
 """
 
 from __future__ import annotations

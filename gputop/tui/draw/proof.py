@@ -74,8 +74,8 @@ def _pairs(shown: Outcome) -> list[Line]:
 
 def _served(shown: Outcome) -> list[Line]:
     """What else a server's own metrics show of both sides, without and with the change."""
-    told = served.told(shown.served(on=False), shown.served(on=True), shown.metric)
-    return [[("  ", ""), (f"{'server':<{LABEL - 2}}", "title"), (", ".join(told), "")]] if told else []
+    changes = served.changes(shown.served(on=False), shown.served(on=True), shown.metric)
+    return [[("  ", ""), (f"{'server':<{LABEL - 2}}", "title"), (", ".join(changes), "")]] if changes else []
 
 
 def _verdict(shown: Outcome, width: int) -> list[Line]:
