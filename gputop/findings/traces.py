@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from gputop.findings.message import head, labelled, wrapped
-from gputop.model.trace import BY_GPUTOP, Copies, Named, TraceCheck, TracedJob, TraceReading
+from gputop.model.trace import BY_GPUTOP, IDLE_WORDS, Copies, Named, TraceCheck, TracedJob, TraceReading
 from gputop.system.colour import Line
 from gputop.system.text import clean, counted, figure, file_size
 
@@ -25,8 +25,6 @@ _WORDS = {
     "loader": "the loop waited for its loader", "loading": "the loop loaded data itself", "sync": "it waited for the GPU",
     "copy": "it copied to or from the GPU",
 }  # fmt: skip
-_IDLE = (("loader_pct", "the host waited for data"), ("sync_pct", "the host had waited for it"), ("copy_pct", "the host copied"),
-         ("launch_pct", "launches were under way"), ("host_pct", "the host did something else"))  # fmt: skip
 
 
 class Traces(Struct, frozen=True):
@@ -101,7 +99,7 @@ def _shares(job: TracedJob) -> Iterator[tuple[str, bool | None]]:
 
 def _gpu(reading: TraceReading) -> str:
     busy, idle = reading.gpu_busy_pct or 0.0, reading.idle
-    shares = [] if idle is None else [(float(getattr(idle, field)), words) for field, words in _IDLE]
+    shares = [] if idle is None else [(float(getattr(idle, field)), words) for field, words in IDLE_WORDS.items()]
     named = ", ".join(f"{share:.0f} % {words}" for share, words in sorted(shares, reverse=True) if share >= 0.5)
     return f"busy {busy:.0f} % of the time" + (f"; idle: {named}" if named else "")
 

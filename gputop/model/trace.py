@@ -51,6 +51,13 @@ class Idle(Struct, frozen=True):
         return self.loader_pct + self.sync_pct + self.copy_pct + self.launch_pct + self.host_pct
 
 
+IDLE_WORDS = {
+    "loader_pct": "the host waited for data", "sync_pct": "the host had waited for it", "copy_pct": "the host copied",
+    "launch_pct": "launches were under way", "host_pct": "the host did something else",
+}  # fmt: skip
+"""Field of `Idle` -> what happened meanwhile; "it" is the GPU."""
+
+
 class Launched(Struct, frozen=True):
     """Kernels of a trace by count. ``fusible``: so many fewer there would be if each run of element-wise and reducing kernels were one
     kernel, as torch.compile may make it. ``graphs``: launches of CUDA graphs."""

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from gputop.model.trace import Named, TracedJob, TraceReading
+from gputop.model.trace import IDLE_WORDS, Named, TracedJob, TraceReading
 from gputop.stream.kept_traces import At
 from gputop.tables.spec import CLOCK, TableSpec, made
 
 _NS = 1e-9  # s
 _PARTS = {"loader": "waits for its loader", "loading": "loading without workers", "sync": "waits for the GPU", "copy": "copies"}
-_IDLE = {
-    "loader": "the host waited for data", "sync": "the host had waited for it", "copy": "the host copied",
-    "launch": "launches were under way", "host": "the host did something else",
-}  # fmt: skip
 
 TRACE = TableSpec("trace", "traces of torch.profiler that were taken; shares are of its time; t_ns is when it had been read", (), (
     *CLOCK,
@@ -28,7 +24,7 @@ TRACE = TableSpec("trace", "traces of torch.profiler that were taken; shares are
     made("span_s", "REAL", "time that it covers, s"),
     made("steps", "INTEGER", "steps of the optimizer in it"),
     made("gpu_busy_pct", "REAL", "time in which a kernel or a copy ran, %; NULL: no kernel in it"),
-    *(made(f"idle_{part}_pct", "REAL", f"time in which the GPU was idle and {what}, %") for part, what in _IDLE.items()),
+    *(made(f"idle_{name}", "REAL", f"time in which the GPU was idle and {what}, %") for name, what in IDLE_WORDS.items()),
     made("loader_wait_pct", "REAL", "time of the main thread in waits for its loader, %"),
     made("loading_pct", "REAL", "time of the main thread in loading, without workers, %"),
     made("optimizer_pct", "REAL", "time of the main thread in the optimizer, %"),
@@ -85,7 +81,7 @@ def _trace(job: TracedJob) -> Row:
     row |= {name: getattr(reading, name) for name in plain}
     row |= {"span_s": reading.span_ns * _NS, "left_out": reading.left_out or None}
     if reading.idle is not None:
-        row |= {f"idle_{part}_pct": getattr(reading.idle, f"{part}_pct") for part in _IDLE}
+        row |= {f"idle_{name}": getattr(reading.idle, name) for name in IDLE_WORDS}
     if reading.launched is not None:
         row |= {name: getattr(reading.launched, name) for name in ("kernels", "fusible", "graphs")}
     return row

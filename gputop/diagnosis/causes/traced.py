@@ -12,14 +12,10 @@ from gputop.diagnosis.graph.job import WalkedJob
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
 from gputop.findings.verdict import Evidence
-from gputop.model.trace import Named, TraceCheck, TraceReading
+from gputop.model.trace import IDLE_WORDS, Named, TraceCheck, TraceReading
 
 NAMED = 3  # kernels, calls or operators that a sentence names (a choice)
 _SHARES = {"loader": "loader", "loading": "loading", "sync": "waits for the GPU", "copy": "copies"}
-_IDLE = {
-    "loader": "the host waited for data", "sync": "it had waited for the GPU", "copy": "it copied", "launch": "launches were under way",
-    "host": "it did something else",
-}  # fmt: skip
 
 
 def checked(finding: Finding, job: WalkedJob, cause: str, symptom: str) -> Finding:
@@ -114,9 +110,9 @@ def unexplained(job: WalkedJob) -> tuple[str, tuple[Evidence, ...]]:
 def _idle(reading: TraceReading) -> Iterator[Evidence]:
     if reading.gpu_busy_pct is not None:
         yield Evidence("trace_gpu_busy_pct", reading.gpu_busy_pct, "%", "of the time the GPU worked, by torch's own trace")
-    for name, words in _IDLE.items():
-        share = 0.0 if reading.idle is None else getattr(reading.idle, f"{name}_pct")
+    for name, words in IDLE_WORDS.items():
+        share = 0.0 if reading.idle is None else getattr(reading.idle, name)
         if share >= 100 * policy.LITTLE:
-            yield Evidence(f"trace_idle_{name}_pct", share, "%", filled("of the time it was idle and {}", words))
+            yield Evidence(f"trace_idle_{name}", share, "%", filled("of the time it was idle and {}", words))
     if reading.optimizer_pct >= 100 * policy.LITTLE:
         yield Evidence("trace_optimizer_pct", reading.optimizer_pct, "%", "in the optimizer, by torch's own trace")
