@@ -44,7 +44,7 @@ _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _SILENT = "6"  # of it: 5 still prints lines about USDT
 ENVIRON_BYTES = 1 << 18
 _UNIX_BYTES = 1 << 22  # of /proc/net/unix
-STAT_BYTES = 4096
+_STAT_BYTES = 4096
 MOST_FILES = 4096  # of a process that are looked through for its socket
 _CLONE_FS = 0x200  # linux/sched.h: with unshare(2) a thread gets a root folder of its own
 _VARIABLES = frozenset((SWITCH.encode(), FOLDER.encode()))
@@ -253,7 +253,7 @@ def eldest_holders(is_wanted: Callable[[str], bool], root: str = "/") -> list[in
         folder = os.path.join(root, "proc", name, "")
         for link in filter(is_wanted, _links(folder)) if name.isdigit() else ():
             with suppress(ValueError, IndexError):  # it has ended
-                started = parse.stat(read_once(folder + "stat", STAT_BYTES) or b"").start_ticks
+                started = parse.stat(read_once(folder + "stat", _STAT_BYTES) or b"").start_ticks
                 holders[link] = min(holders.get(link, (sys.maxsize, 0)), (started, int(name)))
     return sorted({pid for _, pid in holders.values()})
 
@@ -262,3 +262,10 @@ def _links(folder: str) -> set[str]:
     with suppress(OSError):
         return {link for _, link in open_files(folder, MOST_FILES)}
     return set()
+
+
+def state_of(pid: int) -> str:
+    """The state letter of a process; empty once it has ended."""
+    with suppress(ValueError):
+        return parse.state(read_once(f"/proc/{pid}/stat", _STAT_BYTES) or b"")
+    return ""

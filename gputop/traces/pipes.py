@@ -17,12 +17,12 @@ from contextlib import suppress
 from gputop.model.flight import Flight, FlightRank
 from gputop.model.roles import SIZE_VARIABLES, number_in
 from gputop.sources import parse
-from gputop.sources.files import open_files, read_once
+from gputop.sources.files import open_files
 from gputop.stacks.lines import TextLine
 from gputop.stacks.permission import why_not
 from gputop.system.errors import Unavailable
 from gputop.system.text import clean
-from gputop.traces.environment import DUMP_NAMES, ENVIRON_BYTES, FLIGHT, HOW, MOST_FILES, PIPE, eldest_holders
+from gputop.traces.environment import DUMP_NAMES, ENVIRON_BYTES, FLIGHT, HOW, MOST_FILES, PIPE, eldest_holders, state_of
 from gputop.traces.flight import MOST_BYTES, Dump, judged, read_dump
 
 WITHIN_S = 10.0  # s: a rank looks at its pipe each second, then writes at most some MB
@@ -172,10 +172,7 @@ def _of_job(waiting: list[_Recorder], failed: list[FlightRank], deadline: float)
 
 
 def _why_silent(pid: int) -> str:
-    state = ""
-    with suppress(ValueError):
-        state = parse.state(read_once(f"/proc/{pid}/stat", 4096) or b"")
-    if state in ("T", "t"):
+    if (state := state_of(pid)) in ("T", "t"):
         return "it is stopped, and dumps nothing"
     return "it has dumped nothing: its NCCL monitor is off (TORCH_NCCL_ENABLE_MONITORING=0), or hangs, too" if state else "it has ended"
 

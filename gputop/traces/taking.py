@@ -14,13 +14,11 @@ from secrets import token_hex
 
 from msgspec import Struct
 
-from gputop.sources import parse
-from gputop.sources.files import read_once
 from gputop.system.errors import Unavailable, UserError
 from gputop.system.output import create, write_all
 from gputop.system.text import clean
 from gputop.traces import dynolog, inject
-from gputop.traces.environment import PREFIX, STAT_BYTES, Job, OnSharedSocket, job_of, make_folder, opened, remove
+from gputop.traces.environment import PREFIX, Job, OnSharedSocket, job_of, make_folder, opened, remove, state_of
 from gputop.traces.events import MOST_BYTES, Events
 from gputop.traces.kineto import Answered, Asked, Desk, config
 
@@ -136,7 +134,7 @@ def _otherwise(pid: int, job: Job | None, why: Unavailable, mark: str, stack: Ex
     elif wanted.inject and job is None:
         one = inject.Injection(pid)
         case = _Case(one.job, stack.enter_context(opened(one.job)), None, f"{mark}-{pid}_")
-        stack.callback(lambda: one.end(bool(case.result is None or one.failed() or not _state(pid))))
+        stack.callback(lambda: one.end(bool(case.result is None or one.failed() or not state_of(pid))))
         case.advice = "its main thread has not come back from a call, or the trace is too long"
         case.again = partial(one.begin, f"{mark}-{pid}_0.json", wanted.seconds, wanted.with_stack)
         case.failed = one.failed
@@ -215,7 +213,7 @@ def _check(case: _Case, now: float, began_s: float, wanted: Wanted) -> None:
         case.state = "ended"
     elif failed := case.failed():
         _end(case, f"torch.profiler could not be started in it: {clean(failed, 200)}")
-    elif _state(case.job.pid) in ("", "Z", "X"):
+    elif state_of(case.job.pid) in ("", "Z", "X"):
         _end(case, "the process has ended before its trace was whole")
     elif case.state == "waits" and not case.tries and now - began_s > (wanted.timeout_s if case.was_busy else ASKS_WITHIN_S):
         _end(case, "its own torch.profiler is still at work" if case.was_busy else _why_silent(case.job.pid))
@@ -260,16 +258,9 @@ def _end(case: _Case, why: str) -> None:
 
 def _why_silent(pid: int) -> str:
     """Why a job that has the variables does not ask."""
-    if _state(pid) in ("T", "t"):
+    if state_of(pid) in ("T", "t"):
         return "it is stopped: let it go on first (kill -CONT)"
     return f"it has asked for nothing within {ASKS_WITHIN_S:g} s: it has not imported torch, or holds the interpreter"
-
-
-def _state(pid: int) -> str:
-    """The state letter of a process; empty once it has ended."""
-    with suppress(ValueError):
-        return parse.state(read_once(f"/proc/{pid}/stat", STAT_BYTES) or b"")
-    return ""
 
 
 def _opened(case: _Case, name: str) -> int:
