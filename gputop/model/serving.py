@@ -115,6 +115,17 @@ class ServingNow(msgspec.Struct, frozen=True, gc=False):
     missing: dict[str, str] = {}
 
 
+def total_of(pages: Iterable[ServingNow], name: str) -> float | None:
+    """The sum of a field over a server's models and engines; None if no page has it."""
+    known = [value for one in pages if (value := getattr(one, name)) is not None]
+    return sum(known) if known else None
+
+
+def worst_of(pages: Iterable[ServingNow], name: str) -> float | None:
+    """The most of a field over a server's models and engines; None if no page has it."""
+    return max((value for one in pages if (value := getattr(one, name)) is not None), default=None)
+
+
 _RATES = {f"{name}_per_s": name for name in ("prompt_tokens", "generated_tokens", "finished", "preemptions", "steps")}
 _QUANTILES = {f"{name}_p{share}_s": (name, share / 100) for name in HISTOGRAMS for share in (50, 99)}
 _MADE_OF = _RATES | {made: name for made, (name, _) in _QUANTILES.items()} | {"tokens_per_step": "step_tokens"}

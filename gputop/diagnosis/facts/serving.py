@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable
+from functools import partial
 
 from msgspec import Struct
 
@@ -12,7 +13,7 @@ from gputop.findings.verdict import Requests
 from gputop.model.board import Board
 from gputop.model.engines import DETOKENIZER, FRONT, SCHEDULER, TOKENIZER, Family, families
 from gputop.model.roles import program_name
-from gputop.model.serving import NOT_LISTENING, TOO_SLOW, ServingNow, ServingTracks
+from gputop.model.serving import NOT_LISTENING, TOO_SLOW, ServingNow, ServingTracks, total_of, worst_of
 
 _BEFORE_GPU = (FRONT, TOKENIZER, DETOKENIZER)  # parts through which each request and answer goes
 
@@ -153,13 +154,7 @@ class Servers:
         return {pid: found[top] for pid in trainers for top, family in self._families.items() if pid in family.parts and top in found}
 
     def _of_family(self, family: Family, pages: list[ServingNow], board: Board, trainers: Collection[int]) -> ServerFacts:
-        def total(name: str) -> float | None:
-            known = [value for one in pages if (value := getattr(one, name)) is not None]
-            return sum(known) if known else None
-
-        def worst(name: str) -> float | None:
-            return max((value for one in pages if (value := getattr(one, name)) is not None), default=None)
-
+        total, worst = partial(total_of, pages), partial(worst_of, pages)
         parts = [
             ServerPart(pid, program_name(board.infos[pid]), part, *self._shares(pid))
             for pid, part in family.parts.items()

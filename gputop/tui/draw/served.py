@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from gputop.model.board import Board
 from gputop.model.roles import Role
-from gputop.model.serving import SPAN_NS, ServingNow, serving_now
+from gputop.model.serving import SPAN_NS, ServingNow, serving_now, total_of, worst_of
 from gputop.stream.session import Session
 from gputop.system.text import figure
 from gputop.tui.draw import Span
@@ -60,14 +60,8 @@ def served_at(session: Session, t_ns: int | None, newer: Board, roles: Mapping[i
 
 
 def _together(pages: Sequence[ServingNow]) -> ServedNow:
-    waiting, running, tokens = (_total(pages, name) for name in ("waiting", "running", "generated_tokens_per_s"))
-    late = max((one.first_token_p99_s for one in pages if one.first_token_p99_s is not None), default=None)
-    return ServedNow(waiting, running, tokens, late)
-
-
-def _total(pages: Sequence[ServingNow], name: str) -> float | None:
-    known = [value for one in pages if (value := getattr(one, name)) is not None]
-    return sum(known) if known else None
+    waiting, running, tokens = (total_of(pages, name) for name in ("waiting", "running", "generated_tokens_per_s"))
+    return ServedNow(waiting, running, tokens, worst_of(pages, "first_token_p99_s"))
 
 
 def _cell(name: str, unit: str = "") -> Callable[..., Span]:
