@@ -12,7 +12,6 @@ from collections.abc import Callable
 Read = Callable[[int, int], bytes]
 """(address, number of bytes) -> these bytes of the sleeper's memory; empty if they cannot be read."""
 
-SHARED_BIT = 0x80  # FUTEX_PRIVATE_FLAG of linux/futex.h; without it, other processes may sleep there, too
 _COMMAND = 0x7F  # FUTEX_CMD_MASK without the flags
 _WAITS = (0, 9)  # FUTEX_WAIT, FUTEX_WAIT_BITSET
 _LOCKS = (6, 13)  # FUTEX_LOCK_PI, FUTEX_LOCK_PI2: the kernel itself gives the lock to the next one

@@ -1,7 +1,8 @@
 """A trace of torch.profiler, or any Chrome trace in JSON, that is exported along with a recording.
 
-Such files have numbers that JSON lacks (``inf``, ``-nan``), bytes that are no UTF-8, damage, and ends that are missing, packed ones too:
-each event that is whole is read, and `ProfilerTrace.left_out` counts the rest.
+Each event is passed on as it stands; `gputop.traces.events` decodes a few fields of each, for findings. Such files have numbers that JSON
+lacks (``inf``, ``-nan``), bytes that are no UTF-8, damage, and ends that are missing, packed ones too: each event that is whole is read,
+and `ProfilerTrace.left_out` counts the rest.
 """
 
 from __future__ import annotations

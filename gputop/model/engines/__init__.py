@@ -57,12 +57,6 @@ def engines() -> tuple[Engine, ...]:
     return tuple(importlib.import_module(f"{__name__}.{name}").ENGINE for name in NAMES)
 
 
-@cache
-def engine_named(name: str) -> Engine | None:
-    """The engine that frames call so."""
-    return next((one for one in engines() if one.name == name), None)
-
-
 def names_of(info: ProcInfo) -> Iterator[str]:
     """Names of the program, script or module, in small letters, and the beginning of a module or title: ``vllm`` of
     ``vllm.entrypoints.api_server``, ``vllm::`` of ``VLLM::EngineCore``."""
