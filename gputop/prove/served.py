@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
@@ -15,7 +16,6 @@ TOKENS, REQUESTS, FIRST_TOKEN = "tokens", "requests", "first_token"
 """Metrics of a server: tokens generated a second, requests ended a second, and the mean s to the first token."""
 UNITS = {TOKENS: "tokens/s", REQUESTS: "requests/s", FIRST_TOKEN: "s to the first token"}
 _COUNTED = ("generated_tokens", "finished", "first_token_us")  # counters of a page that a stretch has
-_Key = tuple[str, str]  # (engine, model)
 
 
 class ServedStretch(Struct, frozen=True):
@@ -56,20 +56,21 @@ def between(older: Iterable[Serving], newer: Iterable[Serving]) -> ServedStretch
     grown = {name: _growth(ends, name) for name in _COUNTED}
     if any(count is not None and count < 0 for count in grown.values()):
         return None
-    first_token: dict[int, int] = {}
+    first_token = Counter[int]()
     for first, last in ends:
-        for bound, count in last.first_token.items():
-            first_token[bound] = first_token.get(bound, 0) + max(0, count - first.first_token.get(bound, 0))
+        first_token.update({bound: max(0, count - first.first_token.get(bound, 0)) for bound, count in last.first_token.items()})
     seconds = max(last.t_ns - first.t_ns for first, last in ends) / 1e9
     return ServedStretch(seconds, first_token=first_token, **grown)
 
 
 def _growth(ends: Sequence[tuple[Serving, Serving]], name: str) -> int | None:
     """How much a counter grew, of all models that have it."""
-    known = [
-        after - before for first, last in ends
-        if (before := getattr(first, name)) is not None and (after := getattr(last, name)) is not None
-    ]  # fmt: skip
+    pairs = [(getattr(first, name), getattr(last, name)) for first, last in ends]
+    return _sum(None if before is None or after is None else after - before for before, after in pairs)
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
 
@@ -78,12 +79,10 @@ def together(parts: Iterable[ServedStretch | None]) -> ServedStretch | None:
     known = [one for one in parts if one is not None]
     if not known:
         return None
-    first_token: dict[int, int] = {}
+    first_token = Counter[int]()
     for one in known:
-        for bound, count in one.first_token.items():
-            first_token[bound] = first_token.get(bound, 0) + count
-    sums = {name: [count for one in known if (count := getattr(one, name)) is not None] for name in _COUNTED}
-    counts = {name: sum(found) if found else None for name, found in sums.items()}
+        first_token.update(one.first_token)
+    counts = {name: _sum(getattr(one, name) for one in known) for name in _COUNTED}
     return ServedStretch(sum(one.seconds for one in known), first_token=first_token, **counts)
 
 
