@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gputop.prove.change import Plan
     from gputop.prove.running import Proof
     from gputop.prove.suspect import SuspectWatch, Suspicion
-    from gputop.prove.trial import Outcome
+    from gputop.prove.trial import Outcome, TrialSettings
     from gputop.stream.reader import Loop
 
 WAKE_S = 5.0  # s for a guardian that was stopped to undo all (guess)
@@ -202,21 +202,13 @@ def _agreed(args: argparse.Namespace, planned: Plan) -> bool:
 
 
 def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: SuspectWatch, found: Suspicion, planned: Plan) -> int:
-    from msgspec.structs import replace
-
     from gputop.prove import running
     from gputop.prove.guardian import ExperimentEnding
     from gputop.prove.suspect import samples
-    from gputop.prove.trial import LONGER, Outcome, Pair, Trial
+    from gputop.prove.trial import Outcome, Pair, Trial
     from gputop.stream.marking import send_mark
 
-    settings = replace(found.settings, pairs=args.pairs or found.settings.pairs, pulse_s=planned.pulse_s)
-    if args.seconds:
-        settings = replace(settings, seconds=args.seconds, most_s=0.0)
-    if args.pairs or args.seconds:
-        arm_s = settings.settle_s + max(settings.seconds, settings.most_s)
-        settings = replace(settings, limit_s=max(settings.limit_s, 2 * LONGER * settings.pairs * arm_s))
-    trial = Trial(settings, found.case.cause)
+    trial = Trial(_settings(args, found.settings, planned), found.case.cause)
     taken = samples(items, watch, found.case.trainer, time.monotonic_ns())
     kept, ending = None, ExperimentEnding()
     events = running.experiment(taken, planned, trial, send_mark, args.keep, ending)
@@ -249,6 +241,21 @@ def _try(args: argparse.Namespace, items: Iterator[Header | Frame], watch: Suspe
     if args.json:
         _write_json(running.proof(found.case, planned, outcome, kept, watch.missing_clock(), ending.theirs))
     return 1 if outcome.result == "undecided" else 0
+
+
+def _settings(args: argparse.Namespace, usual: TrialSettings, planned: Plan) -> TrialSettings:
+    """The settings that are asked for; the limit of time leaves room for more, or longer, arms."""
+    from msgspec.structs import replace
+
+    from gputop.prove.trial import LONGER
+
+    settings = replace(usual, pairs=args.pairs or usual.pairs, pulse_s=planned.pulse_s)
+    if args.seconds:
+        settings = replace(settings, seconds=args.seconds, most_s=0.0)
+    if args.pairs or args.seconds:
+        arm_s = settings.settle_s + max(settings.seconds, settings.most_s)
+        settings = replace(settings, limit_s=max(settings.limit_s, 2 * LONGER * settings.pairs * arm_s))
+    return settings
 
 
 def _stays(args: argparse.Namespace, planned: Plan, outcome: Outcome | None) -> bool:

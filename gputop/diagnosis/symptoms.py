@@ -91,7 +91,7 @@ class Standing(Struct, dict=True):
 
     @property
     def rival(self) -> str | None:
-        """What else it may be: the cause that is `near`, or ``unexplained``; for an unexplained loss, the cause that holds most, or empty.
+        """Second cause that it may be: `near`, or ``unexplained``; for an unexplained loss, the cause that holds most, or empty.
         None if the cause is clear."""
         if self.near is not None:
             return self.near
@@ -298,19 +298,24 @@ def _why(one: Standing) -> str:
     return filled("{} ({}) {}", one.job.trainer.role.label, one.job.trainer.pid, _does(one))
 
 
+def _does_among_ranks(job: WalkedJob) -> str:
+    """Words for a rank that is late, or waits for one that has ended; empty for another one."""
+    ranks = job.ranks
+    if ranks.absent:
+        return "waits for a rank that has ended"
+    if ranks.part is not None and ranks.parallel is not None and is_in_slow_part(job):
+        return filled("computes {}, which takes longer than the others", parts.name_of(ranks.part, ranks.parallel))
+    if ranks.straggler is job.trainer:
+        return "is late now, as other ranks are by turns" if ranks.by_turns else "is slower than the other ranks, which wait for it"
+    return ""
+
+
 def _does(one: Standing) -> str:
     job, idle = one.job, one.job.idle or 0.0
     if one.bereft:
         return filled("cannot go on, for another rank's {}", gpu_lost.told(gpu_lost.lost_of(job, one.facts)[0]))
-    if job.ranks.absent and one.symptom == "straggler":
-        return "waits for a rank that has ended"
-    part, parallel = job.ranks.part, job.ranks.parallel
-    if part is not None and parallel is not None and one.symptom == "straggler" and is_in_slow_part(job):
-        return filled("computes {}, which takes longer than the others", parts.name_of(part, parallel))
-    if job.ranks.straggler is job.trainer and one.symptom == "straggler" and job.ranks.by_turns:
-        return "is late now, as other ranks are by turns"
-    if job.ranks.straggler is job.trainer and one.symptom == "straggler":
-        return "is slower than the other ranks, which wait for it"
+    if one.symptom == "straggler" and (does := _does_among_ranks(job)):
+        return does
     if one.cause == "small-kernels" and idle >= policy.SOME:
         return "launches its kernels too slowly to keep it busy"
     if one.phase.loads_ns:
