@@ -144,7 +144,7 @@ def _explained(path: str, span: Span) -> ExplainedStretch:
 
 
 def _of(path: str, read: Callable[[str], _T]) -> _T:
-    """What is read of a file; an error names the file."""
+    """Read a file; an error names it."""
     try:
         return read(path)
     except UserError as error:

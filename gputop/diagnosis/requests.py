@@ -79,7 +79,7 @@ def _process(part: str, one: ServerPart) -> RequestStage:
 
 
 def _runs(cores: float, ready: float) -> str:
-    """What a process does with the CPUs."""
+    """Words for a process' use of the CPUs."""
     words = filled("runs on {:.2f} CPUs", cores)
     return words + filled(", and gets none {:.0f}% of the time", 100 * ready) if ready >= policy.LOST else words
 

@@ -288,7 +288,7 @@ def _is_over(one: _Watched) -> bool:
 
 
 def _setting(board: Board, pid: int) -> dict[str, str]:
-    """What may differ between two runs, as far as it is known."""
+    """Settings that may differ between two runs, as far as they are known."""
     header, source, info = board.header, board.sources.get("nvml"), board.infos.get(pid)
     found = {"kernel": header.kernel, "CPUs": str(header.cpus)}
     if source is not None:
@@ -336,7 +336,7 @@ def _tell(one: _Watched, beside: Usual | None, board: Board, changes: Changes) -
     if usual is None and beside is not None:
         incident.severity = "info"  # faster than usual before, and as usual now
     incident.evidence = [*_numbers(change, usual, slower), *_rises(rise), *_listed(one, usual, rise, changes, board)]
-    incident.fixes = [*_fixes(one, bool(incident.evidence) and any(item.metric == "changed" for item in incident.evidence))]
+    incident.fixes = [*_fixes(one, any(item.metric == "changed" for item in incident.evidence))]
 
 
 def _detail(one: _Watched, beside: Usual | None, rise: Mapping[str, float]) -> Sentence:
@@ -375,7 +375,7 @@ def _rises(rise: Mapping[str, float]) -> Iterator[Evidence]:
 
 
 def _listed(one: _Watched, usual: Usual | None, rise: Mapping[str, float], changes: Changes, board: Board) -> Iterator[Evidence]:
-    """What changed around the moment, or since the last run, by how much of the ledger's rise it could explain; the nearest first."""
+    """Changes around the moment, or since the last run, by how much of the ledger's rise each could explain; then the nearest first."""
     if one.change is not None:
         since_ns = int(one.change.since_s * 1e9)
         low_ns, high_ns = (int(at * 1e9) for at in (one.change.low_s, one.change.high_s))
@@ -394,7 +394,7 @@ def _listed(one: _Watched, usual: Usual | None, rise: Mapping[str, float], chang
 
 
 def _when(apart_s: float) -> Sentence:
-    """How long after the moment, in words."""
+    """Words for the time after the moment."""
     if abs(apart_s) < 1.0:
         return filled("then: ")
     return filled("{:.0f} s before: ", -apart_s) if apart_s < 0.0 else filled("{:.0f} s after: ", apart_s)

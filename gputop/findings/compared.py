@@ -81,7 +81,7 @@ class MeasuredRun(Struct):
 
 
 class StepPart(Struct, frozen=True):
-    """What a part of a step took before and after."""
+    """Time of a part of a step, before and after."""
 
     part: Word  # a cause that its GPU waited for, or ``work``
     before_ms: Number
@@ -90,7 +90,7 @@ class StepPart(Struct, frozen=True):
 
 
 class MachineNoise(Struct, frozen=True):
-    """What the machine, and not the program, added to a step."""
+    """Time that the machine, and not the program, added to a step."""
 
     kind: Word  # a word of `NOISES`
     change_pct: Number  # of the step before; negative: the runs before were disturbed more
@@ -98,7 +98,7 @@ class MachineNoise(Struct, frozen=True):
 
 
 class JobChange(Struct, frozen=True):
-    """How much longer a job's step takes, and why."""
+    """Change of a job's step, and its parts."""
 
     name: str
     answer: _Answer | None  # None: no limit was asked for
@@ -203,7 +203,7 @@ def _part_s(job: JobRun, part: str) -> float:
 
 
 def _noise(parts: Iterable[StepPart], sides: Sequence[Sequence[MeasuredRun]]) -> list[MachineNoise]:
-    """What the machine added or took, as far as it is named, most first."""
+    """Parts that the machine added or took, as far as they are named, most first."""
     by_part = {one.part: one.change_pct for one in parts}
     blamed = {cause: names for side in sides for run in side for cause, names in run.neighbours.items() if names}
     causes = [cause for cause in by_part if cause in NOISE_CAUSES or (cause in SHARED_CAUSES and cause in blamed)]
@@ -226,7 +226,7 @@ def _noise(parts: Iterable[StepPart], sides: Sequence[Sequence[MeasuredRun]]) ->
 
 
 def _within(cause: float, effect: float) -> float:
-    """As much of an effect as a cause of the same direction explains at most."""
+    """Part of an effect that a cause of the same direction explains at most."""
     return 0.0 if cause * effect <= 0.0 else min(cause, effect) if cause > 0.0 else max(cause, effect)
 
 
@@ -252,7 +252,7 @@ def _side(limit: float, low: float, high: float) -> str:
 
 
 def _differences(before: Sequence[MeasuredRun], after: Sequence[MeasuredRun]) -> Iterable[str]:
-    """What else than the program is not the same on both sides."""
+    """Facts besides the program that are not the same on both sides."""
     kinds: Mapping[str, list[set[object]]] = {
         "GPUs": [{", ".join(run.gpus) for run in side} for side in (before, after)],
         "host": [{run.host for run in side} for side in (before, after)],

@@ -301,7 +301,7 @@ def _in_collective(member: JobRank) -> float:
 
 
 def divided(job: Job) -> Parallel | None:
-    """How the job is divided over its ranks, as most of these state; None if they do not, or if that does not fit their number."""
+    """Sizes of the groups of a job, as most of its ranks state them; None if they do not, or if that does not fit their number."""
     stated = Counter(member.rank.parallel for member in job.members if member.rank.parallel is not None)
     found = stated.most_common(1)[0][0] if stated else None
     fits = found is not None and found.is_sound and found.size == job.size and all(member.number < job.size for member in job.members)

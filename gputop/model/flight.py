@@ -43,7 +43,7 @@ class FlightStop(Struct, frozen=True):
 
 
 class Flight(Struct, frozen=True):
-    """What the dumps of one job hold."""
+    """Answer of the dumps of one job."""
 
     words: str  # the answer in a sentence
     stops: Annotated[list[FlightStop], Meta(max_length=MOST_STOPS)]  # the one that explains others first

@@ -36,8 +36,8 @@ class Copies(Struct, frozen=True):
 
 
 class Idle(Struct, frozen=True):
-    """Why the GPU was idle, % of the trace's time: ``loader`` the host waited for data, ``sync`` the host had waited for the GPU and had
-    nothing queued, ``copy`` it copied, ``launch`` from the call to the kernel's start, ``host`` it did something else."""
+    """Idle time of the GPU by its reason, % of the trace's time: ``loader`` the host waited for data, ``sync`` the host had waited for the
+    GPU and had nothing queued, ``copy`` it copied, ``launch`` from the call to the kernel's start, ``host`` it did something else."""
 
     loader_pct: Percent = 0.0
     sync_pct: Percent = 0.0

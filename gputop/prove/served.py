@@ -19,7 +19,7 @@ _COUNTED = ("generated_tokens", "finished", "first_token_us")  # counters of a p
 
 
 class ServedStretch(Struct, frozen=True):
-    """What came between two pages of a server, its models and engines together. None: its pages have no such metric."""
+    """Growth between two pages of a server, its models and engines together. None: its pages have no such metric."""
 
     seconds: float = 0.0
     generated_tokens: int | None = None
@@ -48,7 +48,7 @@ def pages_of(board: Board, servers: Mapping[int, ServerFacts], pid: int) -> tupl
 
 
 def between(older: Iterable[Serving], newer: Iterable[Serving]) -> ServedStretch | None:
-    """What came from the older pages to the newer ones; None if no model has two, or the server was started again."""
+    """Growth from the older pages to the newer ones; None if no model has two, or the server was started again."""
     before = {(one.engine, one.model): one for one in older}
     ends = [(first, last) for last in newer if (first := before.get((last.engine, last.model))) is not None and last.t_ns > first.t_ns]
     if not ends:
@@ -64,7 +64,7 @@ def between(older: Iterable[Serving], newer: Iterable[Serving]) -> ServedStretch
 
 
 def _growth(ends: Sequence[tuple[Serving, Serving]], name: str) -> int | None:
-    """How much a counter grew, of all models that have it."""
+    """Growth of a counter, of all models that have it."""
     pairs = [(getattr(first, name), getattr(last, name)) for first, last in ends]
     return _sum(None if before is None or after is None else after - before for before, after in pairs)
 

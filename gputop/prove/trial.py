@@ -106,7 +106,7 @@ class Arm(Struct):
         return None if self.served is None else self.served.value(metric)
 
     def least(self, metric: str) -> float:
-        """What the arm has of a metric at least, however little was measured."""
+        """The least that the arm has of a metric, however little was measured."""
         if metric == GPU_WORK:
             return HALF_PCT
         seconds = self.counted_s if metric == STEPS else self.served.seconds if self.served is not None else 0.0
@@ -153,7 +153,7 @@ class Outcome(Struct):
         return sum(known) / len(known) if known else None
 
     def served(self, on: bool) -> ServedStretch | None:
-        """What the job's inference server did in all arms of a side; None if its pages were not read."""
+        """Growth of the counters of the job's server in all arms of a side; None if its pages were not read."""
         return served.together((pair.on if on else pair.off).served for pair in self.pairs)
 
     @property
@@ -163,7 +163,7 @@ class Outcome(Struct):
 
 
 class _Judged(Struct):
-    """What the pairs show so far."""
+    """Result of the pairs so far."""
 
     metric: str = ""
     clock: str = ""  # of steps
@@ -350,7 +350,7 @@ def arm_of(on: bool, samples: Sequence[JobSample]) -> Arm:
 
 
 def _served(samples: Sequence[JobSample]) -> ServedStretch | None:
-    """What the server did, by the pages that came in the arm: an older one may be from before the switch."""
+    """Growth of the server's counters, by the pages that came in the arm: an older one may be from before the switch."""
     came = [one.pages for one in samples if one.pages and all(page.t_ns >= samples[0].t_ns for page in one.pages)]
     return served.between(came[0], came[-1]) if came else None
 

@@ -72,7 +72,7 @@ class Log:
         self.kept: dict[tuple[str, str, int, int | None], DriverError] = {}
 
     def read(self, t_ns: int) -> list[DriverError]:
-        """What has come since the last reading, `MOST_RECORDS` at most: each kind of error as it stands now."""
+        """Read up to `MOST_RECORDS` records; returns the kinds of errors that have come, each as it stands now."""
         found = dict.fromkeys(self._keep(one, t_ns) for one in self._errors())
         while len(self.kept) > MOST_KINDS:
             self.kept.pop(min(self.kept, key=lambda key: self.kept[key].logged_ns))

@@ -120,7 +120,7 @@ class PaceWatch:
             self._last = cpus
 
     def run(self, path: str, found: Explanation) -> MeasuredRun:
-        """What was measured, with the ledgers of an explanation of the same stretch."""
+        """The measured run, with the ledgers of an explanation of the same stretch."""
         by_name: dict[str, list[_Pieces]] = {}
         for one in self._trainers.values():
             by_name.setdefault(one.name, []).append(one)

@@ -39,7 +39,7 @@ class Seen(dict[int, tuple[str, Shares]]):
 
     @classmethod
     def of(cls, pids: Sequence[int], board: Board, engine: Engine) -> Seen:
-        """What is seen of the processes now."""
+        """Names and shares of the processes now."""
         infos = {pid: board.infos.get(pid) for pid in pids}
         return cls((pid, (NAMELESS if info is None else program_name(info), engine.shares_of(pid))) for pid, info in infos.items())
 

@@ -85,7 +85,7 @@ class Call(Struct, frozen=True):
 
     @property
     def bytes(self) -> int | None:
-        """Of the tensors that this rank brings; None where a type is unknown."""
+        """Size of the tensors that this rank brings; None where a type is unknown."""
         total = 0
         for sizes, kind in zip(self.input_sizes, self.input_dtypes, strict=False):
             if kind not in _BYTES_OF or any(not 0 <= size < 1 << 48 for size in sizes):
@@ -104,7 +104,7 @@ class Call(Struct, frozen=True):
 
 
 class _Status(Struct, frozen=True):
-    """How far a group has come on a rank."""
+    """Progress of a group on a rank."""
 
     last_enqueued_collective: int = -1
     last_completed_collective: int = -1
@@ -116,7 +116,7 @@ class _Group(Struct, frozen=True):
 
 
 class Dump:
-    """What one rank dumped."""
+    """Dump of one rank."""
 
     def __init__(self, rank: int, content: Any, at_ns: int = 0) -> None:
         """``content``: the dict of a dump. ``at_ns``: Unix time of the dump; 0 where that is not known. Raises Unavailable."""
@@ -214,7 +214,7 @@ def read_dump(data: bytes, rank: int, at_ns: int = 0) -> Dump:
 
 
 def read_files(paths: Sequence[str]) -> Flight:
-    """What dumps of several ranks hold, of this machine or of several. Raises UserError if a file is no dump."""
+    """The answer of the dumps of several ranks, of this machine or of several. Raises UserError if a file is no dump."""
     if len(paths) > MOST_DUMPS:
         raise UserError(f"at most {MOST_DUMPS:,} dumps are read together", code=2)
     dumps: dict[int, Dump] = {}
@@ -315,7 +315,7 @@ def _of_group(group: str, members: list[int], dumps: Mapping[int, Dump]) -> Flig
 
 
 def _shape(call: Call) -> tuple[str, tuple[tuple[int, ...], ...]]:
-    """What must be the same on all ranks."""
+    """Name and sizes of a call, which must be the same on all ranks."""
     sizes = tuple(tuple(one[:16]) for one in call.input_sizes[:_MOST_SIZES]) if any(name in call.name for name in _ALIKE) else ()
     return call.name, sizes
 

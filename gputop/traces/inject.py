@@ -109,7 +109,7 @@ class Injection:
             raise Unavailable(f"process {self.job.pid} cannot be injected: {error}", "it must run the same Python as gputop") from None
 
     def failed(self) -> str:
-        """Why the script gave up; empty where it did not."""
+        """Reason why the script gave up; empty where it did not."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with suppress(OSError), open(os.open(FAILED, flags, dir_fd=self._opened), "rb") as file:
             seen = os.fstat(file.fileno())

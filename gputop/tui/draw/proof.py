@@ -73,7 +73,7 @@ def _pairs(shown: Outcome) -> list[Line]:
 
 
 def _served(shown: Outcome) -> list[Line]:
-    """What else a server's own metrics show of both sides, without and with the change."""
+    """A line with a server's other metrics, without and with the change."""
     changes = served.changes(shown.served(on=False), shown.served(on=True), shown.metric)
     return [[("  ", ""), (f"{'server':<{LABEL - 2}}", "title"), (", ".join(changes), "")]] if changes else []
 
