@@ -80,7 +80,7 @@ def _job_lines(job: TracedJob, width: int) -> Iterator[Line]:
         yield from labelled("GPU", [(_gpu(reading), ""), *([(saved_words(reading), "")] if reading.launched else [])], width)
     for label, rows in (("kernel", reading.kernels), ("op", [] if reading.kernels else reading.operators), ("comm", reading.exposed),
                         ("sync", reading.sync_calls), ("at", reading.sync_lines), ("line", reading.launches)):  # fmt: skip
-        yield from labelled(label, [(_row(row), "") for row in rows], width)
+        yield from labelled(label, [(text, "") for text in _rows(rows)], width)
     yield from labelled("copy", [(_copied(one), "") for one in reading.copies], width)
     if reading.left_out:
         yield from labelled("note", [(f"not all of it was read: {reading.left_out}", "warn")], width)
@@ -114,8 +114,11 @@ def saved_words(reading: TraceReading) -> str:
     return f"{figure(found.kernels / each, 3)} kernels{per}{fused}; {graphs}"
 
 
-def _row(one: Named) -> str:
-    return f"{one.share_pct:>5.1f} %  {one.count} × {_time(one.mean_ns)}  {one.name}"
+def _rows(found: Sequence[Named]) -> list[str]:
+    """``11.2 %  36 × 3.11 ms  name``, in columns."""
+    times = max((len(str(one.count)) for one in found), default=0)
+    means = max((len(_time(one.mean_ns)) for one in found), default=0)
+    return [f"{one.share_pct:>5.1f} %  {one.count:>{times}} × {_time(one.mean_ns):>{means}}  {one.name}" for one in found]
 
 
 def _copied(one: Copies) -> str:

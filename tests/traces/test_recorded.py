@@ -17,9 +17,10 @@ from gputop import cli
 from gputop.diagnosis import Engine
 from gputop.doctor.mask import Mask
 from gputop.findings.explanation import Explanation
-from gputop.findings.traces import checks
+from gputop.findings.traces import checks, lines
 from gputop.model.board import Board
 from gputop.model.frame import MOST_TRACES, Frame, TracedJob
+from gputop.model.trace import Named
 from gputop.recording.reader import Recording
 from gputop.recording.seconds import merge_minute
 from gputop.recording.writer import Writer
@@ -30,6 +31,7 @@ from gputop.stream.playback import Playback
 from gputop.stream.session import Session
 from gputop.stream.stalled import Unwatched
 from gputop.stream.survey import Survey
+from gputop.system.colour import painted
 from gputop.traces.reading import read_file
 from gputop.traces.taking import Taken, Wanted
 from gputop.tui.app import GputopApp
@@ -276,3 +278,14 @@ def test_who_ends_while_it_is_asked_keeps_its_name(monkeypatch: pytest.MonkeyPat
     looks = iter([traced.Seen({7: ("train.py", {}), 8: nameless}), traced.Seen({7: nameless, 8: nameless})])
     monkeypatch.setattr(traced, "take", lambda *_: ended)
     assert [one.name for one in traced.asked([7, 8], Wanted(), str, lambda: next(looks))] == ["train.py", traced.NAMELESS]
+
+
+def test_the_dearest_of_a_trace_stand_in_columns() -> None:
+    reading = read_file(BytesIO(kineto(training()).encode()), "whole.json")
+    numbers = ((84, 1.7, 201_000), (7, 0.1, 2_950), (1000, 11.2, 1_000_000))
+    found = [Named(f"aten::op{count}", count, count * mean_ns, share, mean_ns) for count, share, mean_ns in numbers]
+    shown = [painted(line, on=False) for line in lines([TracedJob(7, "train.py", 0.1, replace(reading, kernels=found), [])], 100)]
+    rows = [line for line in shown if " × " in line and any(line.endswith(one.name) for one in found)]
+    assert len(rows) == len(found)
+    assert [len({line.index(mark) for line in rows}) for mark in (" %", " × ")] == [1, 1]
+    assert len({len(line) - len(one.name) for line, one in zip(rows, found, strict=True)}) == 1
