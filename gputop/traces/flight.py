@@ -25,6 +25,7 @@ from gputop.traces.environment import FLIGHT
 from gputop.traces.pickled import MOST_VALUES, TOO_MANY, read_pickle
 
 MOST_BYTES = 64 << 20  # of a dump: 2,000 collectives with their stacks are 2 MB
+TOO_LARGE = f"it is larger than {MOST_BYTES >> 20} MiB"
 MOST_DUMPS = 1024  # that are read together
 MOST_CALLS = 100_000  # of a dump that are looked at
 MOST_GROUPS = 1024  # of a dump: a rank is a member of some dozens
@@ -201,7 +202,7 @@ def _key(call: Call) -> str:
 def read_dump(data: bytes, rank: int, at_ns: int = 0) -> Dump:
     """The dump in a file's content, a pickle or JSON. Raises Unavailable with the reason if it is none."""
     if len(data) > MOST_BYTES:
-        raise Unavailable(f"it is larger than {MOST_BYTES >> 20} MiB")
+        raise Unavailable(TOO_LARGE)
     if data[:1] == b"\x80":
         return Dump(rank, read_pickle(data), at_ns)
     if sum(map(data.count, (b",", b"[", b"{"))) > MOST_VALUES:

@@ -23,7 +23,7 @@ from gputop.stacks.permission import why_not
 from gputop.system.errors import Unavailable
 from gputop.system.text import clean
 from gputop.traces.environment import DUMP_NAMES, ENVIRON_BYTES, FLIGHT, HOW, MOST_FILES, PIPE, eldest_holders, state_of
-from gputop.traces.flight import MOST_BYTES, Dump, judged, read_dump
+from gputop.traces.flight import MOST_BYTES, TOO_LARGE, Dump, judged, read_dump
 
 WITHIN_S = 10.0  # s: a rank looks at its pipe each second, then writes at most some MB
 MOST_RANKS = 256  # that are asked together: more than a machine has GPUs
@@ -89,6 +89,8 @@ class _Recorder:
         now = self._seen()
         if now == self._before:
             return None
+        if now[2] > MOST_BYTES:  # it never becomes one, so it is not read again and again
+            raise Unavailable(TOO_LARGE)
         if now[2] != self._size and not is_last:  # it still grows
             self._size = now[2]
             return None
