@@ -338,3 +338,13 @@ def test_a_dump_is_evidence_of_the_incident_in_whose_time_it_was_taken() -> None
     hung = _with_dumps(replace(EPISODE, cause="straggler-rank", start_unix_s=100.0, end_unix_s=200.0, evidence=[]), told)
     assert [one.text for one in hung.evidence] == ["torch's flight recorder: rank 1 has not come to all_reduce 6"]
     assert _with_dumps(replace(EPISODE, cause="disk-io", start_unix_s=100.0, end_unix_s=200.0, evidence=[]), told).evidence == []
+
+
+def test_a_dump_that_is_larger_than_any_is_given_up_at_the_first_look(tmp_path: Path) -> None:
+    one = pipes._Recorder.__new__(pipes._Recorder)
+    one._path, one._before, one._size = str(tmp_path / "dump0"), (0, 0, 0), -1
+    assert one.dump(False) is None
+    with open(one._path, "wb") as file:
+        file.truncate(flight.MOST_BYTES + 1)
+    with pytest.raises(Unavailable, match="larger"):
+        one.dump(False)
