@@ -29,7 +29,8 @@ from gputop.system import config, crash
 SECRET = "hunter2"
 DEVICE = _RULES["FileSystem.device"]
 KEPT = {
-    "CgroupSample.cpuset", "CudaCall.call", "DiskSample.name", "FileSystem.kind", "Gpu.architecture",
+    "CgroupSample.cpuset", "CudaCall.call", "DiskSample.name", "DriverError.device", "DriverError.kind", "DriverError.text",
+    "FileSystem.kind", "Gpu.architecture",
     "Gpu.compute_mode", "Gpu.fabric_health", "Gpu.fabric_state", "Gpu.missing", "Gpu.name", "Gpu.near_cpus",
     "Gpu.pci_bus_id", "GpuProc.kind", "Hardware.missing", "Header.gputop", "Header.kernel", "Header.machine", "MigInstance.missing",
     "MigInstance.profile", "Names.missing", "Names.pod_by", "Names.runtime", "Probes.lost",
