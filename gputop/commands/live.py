@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--readonly", action="store_true", help="no signals to processes, and no experiments")
     parser.add_argument("--no-auto-stacks", action="store_true", help="do not take stacks when an incident begins")
-    parser.add_argument("--no-auto-trace", action="store_true", help="no torch.profiler trace by itself after 30 s of a GPU's trouble")
+    parser.add_argument("--no-auto-trace", action="store_true", help="take no torch.profiler trace when a GPU's trouble lasts")
     add_alerts(parser)
     add_looks(parser)
     add_goodbye(parser)

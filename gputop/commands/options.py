@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 STANDARD = ("ctypes", "glob", "heapq", "json", "queue", "shutil", "socket", "subprocess", "tempfile", "threading", "traceback")
 """Modules of the standard library that are imported only when they are needed."""
-_READERS = ("gputop.diagnosis", "gputop.model.frame", "gputop.stream", "gputop.findings", "gputop.stacks")
+_READERS = ("gputop.diagnosis", "gputop.model.frame", "gputop.stream", "gputop.findings", "gputop.stacks", "gputop.traces")
 RECORDER = (*_READERS, "gputop.recording", *STANDARD)
 WRITER = ("gputop.recording", "gputop.tables", "gputop.stacks", "csv", "sqlite3", *STANDARD)
 SCREEN = ("gputop.tui", "gputop.alerts", "textual", "rich", *RECORDER)

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", metavar="[USER@]NODE", help="another machine over ssh, or several: node01-16")
     parser.add_argument("--hosts", metavar="FILE", help="record the machines that a file lists, one a line")
     parser.add_argument("--no-auto-stacks", action="store_true", help="do not take stacks when an incident begins")
-    parser.add_argument("--no-auto-trace", action="store_true", help="no torch.profiler trace by itself after 30 s of a GPU's trouble")
+    parser.add_argument("--no-auto-trace", action="store_true", help="take no torch.profiler trace when a GPU's trouble lasts")
     add_alerts(parser)
     add_metrics(parser)
     add_sampling(parser)

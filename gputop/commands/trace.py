@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--iterations", type=number(), metavar="N", help="about so many steps, by the pace seen (10); else 1 s")
     length.add_argument("--seconds", type=duration("100ms", "60s"), metavar="TIME", help="a time instead of steps, 0.1s to 60s")
-    parser.add_argument("--with-stack", action="store_true", help="Python stacks too: larger files, and the job is slower meanwhile")
+    parser.add_argument("--with-stack", action="store_true", help="Python stacks too; the job is slower meanwhile")
     parser.add_argument("--inject", action="store_true", help="started without `run`: its Python, 3.14 as gputop's, runs a script")
     parser.add_argument("--timeout", type=duration("1s", "1h"), default=60.0, metavar="TIME", help="give up after so long (60s)")
     parser.add_argument("-o", "--output", default=".", metavar="DIR", help="folder of the files gputop-trace-PID-TIME.json (here)")

@@ -360,8 +360,8 @@ class Ledger(Struct):
         return speedup_max(sum(one.regain_gpu_s for one in self.regains()), self.gpu_total_s)
 
     def rounded(self) -> Ledger:
-        """The ledger in whole ms, as it is reported."""
-        by_cause = {cause: round(lost_s, 3) for cause, lost_s in self.by_cause.items()}
+        """The ledger in whole ms, as it is reported, without causes that cost less."""
+        by_cause = {cause: rounded_s for cause, lost_s in self.by_cause.items() if (rounded_s := round(lost_s, 3))}
         return Ledger(round(self.gpu_total_s, 3), round(self.gpu_lost_s, 3), by_cause, round(self.gpu_idle_s, 3))
 
     def include(self, other: Ledger) -> None:

@@ -13,6 +13,8 @@ from gputop.model.ranges import Count, Percent
 BEYOND_US = (1 << 31) - 1  # upper bound in us of a histogram's last bucket: +Inf, and any bound above it
 PAGE_S = 0.5  # s that a page may take
 NOT_LISTENING = "nothing of it listens yet"  # `Serving.problem` of a server that starts
+NOT_READY = "it answers 503: it is not ready yet"  # likewise, where it listens before it has its weights (RFC 9110, 15.6.4)
+STARTING = (NOT_LISTENING, NOT_READY)
 TOO_SLOW = f"its page took longer than {PAGE_S:g} s"  # `Serving.problem` of a server that has no time to answer
 SERVING_KEY = ("pid", "address", "engine", "model")
 HISTOGRAMS = ("first_token", "per_token", "queued", "whole")

@@ -58,7 +58,8 @@ def test_rows_are_those_of_the_whole(recording: Recording, table: str) -> None:
             whole_numbers = ("thread_switches", "thread_offcpu_s")
             inside, part = ([{k: v for k, v in row.items() if k not in whole_numbers} for row in rows] for rows in (inside, part))
         assert part == inside
-    absent = ("mark", "stack", "net", "rdma", "cgroup", "main_thread", "hardware", "nic", "file_system", "serving", "collective")
+    absent = ("mark", "stack", "net", "rdma", "cgroup", "main_thread", "hardware", "nic", "file_system", "serving", "collective",
+              "driver_error")
     assert whole or table in absent
 
 

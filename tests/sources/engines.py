@@ -46,6 +46,11 @@ class _Metrics(http.server.BaseHTTPRequestHandler):
         """Answer in the way that the test asked for."""
         with Path(self.how["asked"]).open("a") as file:
             file.write(f"{self.path}\n")
+        if "ready" in self.how and not Path(self.how["ready"]).exists():
+            self.send_response(503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         if "redirect" in self.how:
             self.send_response(307)
             self.send_header("Location", self.how["redirect"])

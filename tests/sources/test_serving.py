@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from gputop.model.engines import FRONT, SCHEDULER, WORKER, engine_of, engines, families, part_of
 from gputop.model.frame import Frame, ProcInfo, Serving
-from gputop.model.serving import BEYOND_US, NOT_LISTENING, ServingTracks, newest, quantile_us, serving_now
+from gputop.model.serving import BEYOND_US, NOT_LISTENING, NOT_READY, ServingTracks, newest, quantile_us, serving_now
 from gputop.sources import Beat, Settings, Unavailable
 from gputop.sources.procfs import wire
 from gputop.sources.serving import FIND_NS, ServingSource, http
@@ -455,6 +455,19 @@ def test_a_large_page_costs_little() -> None:
 def test_an_engine_is_found_within_a_second_of_listening() -> None:
     """By the two intervals that it takes at most: of the search where processes changed, and of the look at its sockets."""
     assert FIND_NS / 1e9 + LOOK_S <= 1.0
+
+
+def test_a_server_that_is_not_ready_loads_and_later_is_overloaded(package: Path) -> None:
+    """llama-server and others listen, and answer 503, before they have their weights."""
+    ready = package / "ready"
+    with engine(package, port=free_port(), ready=str(ready)) as served, watched(of=served) as seen:
+        until(lambda: (page := seen.page) is not None and page.problem == NOT_READY)
+        ready.touch()
+        assert seen.values().problem == ""
+        ready.unlink()
+        until(lambda: (page := seen.page) is not None and page.problem)
+        assert seen.page is not None
+        assert seen.page.problem == http.UNAVAILABLE
 
 
 def test_a_port_that_a_stranger_takes_over_is_asked_no_more(package: Path) -> None:

@@ -1,8 +1,9 @@
-"""model-load: an inference server does not take requests yet, for its engine waits for storage with the weights.
+"""model-load: an inference server takes no requests yet, for its engine waits for storage with the weights.
 
 Costs: until the weights are read nobody is served, and the GPUs are held without work; with each start again.
-Seen: row load x engine, by its price: waits for a disk of the main thread, of its threads and programs, while nothing of it listens.
-Abstains: it listens, or is no server that is found: then a wait for a disk is disk-io; memory is short (memory-pressure); the start has
+Seen: row load x engine, by its price: waits for a disk of the main thread, of its threads and programs, while nothing of it listens, or it
+answers that it is not ready.
+Abstains: it serves, or is no server that is found: then a wait for a disk is disk-io; memory is short (memory-pressure); the start has
 lasted less than `policy.LOADS_NS`.
 """
 
@@ -27,7 +28,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     server, trainer = server_of(job, facts), job.trainer
     share, (device, busy) = share_of(job, JUDGE.cause), facts.host.disk_busy or ("", 0.0)
     rate, read = trainer.read_bytes_per_s, trainer.newer.read_bytes
-    detail = filled("{} does not listen yet: {} ({}) waits {:.0f}% of the time for its weights", server.title, trainer.role.label,
+    detail = filled("{} takes no requests yet: {} ({}) waits {:.0f}% of the time for its weights", server.title, trainer.role.label,
                     trainer.pid, 100 * share)  # fmt: skip
     if rate:
         detail += filled(", which come at {:.1f} MB/s", rate / 1e6)

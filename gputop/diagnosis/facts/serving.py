@@ -13,7 +13,7 @@ from gputop.findings.verdict import Requests
 from gputop.model.board import Board
 from gputop.model.engines import DETOKENIZER, FRONT, SCHEDULER, TOKENIZER, Family, families
 from gputop.model.roles import program_name
-from gputop.model.serving import NOT_LISTENING, TOO_SLOW, ServingNow, ServingTracks, total_of, worst_of
+from gputop.model.serving import STARTING, TOO_SLOW, ServingNow, ServingTracks, total_of, worst_of
 
 _BEFORE_GPU = (FRONT, TOKENIZER, DETOKENIZER)  # parts through which each request and answer goes
 
@@ -148,7 +148,7 @@ class Servers:
             return {}
         pages: dict[int, list[ServingNow]] = {}
         for one in self._pages.now():
-            if one.running is not None or one.waiting is not None or one.missing["running"] in (TOO_SLOW, NOT_LISTENING):
+            if one.running is not None or one.waiting is not None or one.missing["running"] in (TOO_SLOW, *STARTING):
                 pages.setdefault(one.pid, []).append(one)
         found = {top: self._of_family(family, pages[top], board, trainers) for top, family in self._families.items() if top in pages}
         return {pid: found[top] for pid in trainers for top, family in self._families.items() if pid in family.parts and top in found}
@@ -167,7 +167,7 @@ class Servers:
             preemptions_per_s=total("preemptions_per_s") or 0.0, finished_per_s=total("finished_per_s") or 0.0,
             tokens_per_s=total("generated_tokens_per_s"), queued_p50_s=worst("queued_p50_s"),
             first_token_p50_s=worst("first_token_p50_s"), first_token_p99_s=worst("first_token_p99_s"),
-            steps_per_s=total("steps_per_s") or 0.0, is_loading=all(one.missing.get("running") == NOT_LISTENING for one in pages),
+            steps_per_s=total("steps_per_s") or 0.0, is_loading=all(one.missing.get("running") in STARTING for one in pages),
             is_slow=all(one.missing.get("running") == TOO_SLOW for one in pages), top=family.top,
         )  # fmt: skip
 

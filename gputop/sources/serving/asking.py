@@ -8,7 +8,7 @@ from threading import Event
 from urllib.parse import urlsplit
 
 from gputop.model.engines import FRONT, Engine, Family, engines
-from gputop.model.serving import NOT_LISTENING, TOO_SLOW, Serving
+from gputop.model.serving import NOT_LISTENING, NOT_READY, TOO_SLOW, Serving
 from gputop.sources import Unavailable, netns, start_thread
 from gputop.sources.serving import http, place
 from gputop.sources.serving.page import MetricsPage
@@ -80,6 +80,7 @@ class AskingFamily(Asking):
         self.family = family
         self._place: place.Place | None = None
         self._space = 0  # network namespace in which this thread is
+        self._has_served = False
 
     def _ask(self) -> float:
         family = self.family
@@ -96,7 +97,11 @@ class AskingFamily(Asking):
             return LOOK_S
         try:
             self._publish(self._page(found.host, found.port, "/metrics", found.address, [family.engine]))
+            self._has_served = True
         except Unavailable as why:
+            if why.reason == http.UNAVAILABLE and not self._has_served:
+                self._publish([self._without_values(NOT_READY)])
+                return LOOK_S
             remedy = _TOO_BUSY if why.reason == TOO_SLOW else family.engine.off
             raise Unavailable(why.reason, why.remedy or remedy) from None
         return EVERY_S

@@ -15,6 +15,7 @@ from gputop.sources import Unavailable
 
 MOST_BYTES = 1 << 20  # of a page; vLLM's takes 40 kB
 MOST_HEAD = 1 << 14  # bytes before the body
+UNAVAILABLE = "it answers 503 to a GET of its metrics"  # reason of `Unavailable` where a server is not ready, or overloaded
 _PIECE = 1 << 16  # bytes read at once
 _LENGTH, _SIZE = re.compile(rb"\d{1,15}"), re.compile(rb"[0-9a-fA-F]{1,8}")  # of a body, decimal; of a chunk
 

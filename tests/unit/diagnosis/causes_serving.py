@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gputop.model.serving import NOT_LISTENING, TOO_SLOW
+from gputop.model.serving import NOT_LISTENING, NOT_READY, TOO_SLOW
 from tests.unit.diagnosis.scene import DISK, EPOLL, FUTEX, ON_CPU, POLL_SOCKET, Proc, Scene
 
 TOP, CORE = 90, 100
@@ -72,6 +72,13 @@ def weights_from_a_slow_disk() -> Scene:
     return scene
 
 
+def weights_of_a_server_that_answers_already() -> Scene:
+    """The same of a server that listens, and answers that it is not ready."""
+    scene = weights_from_a_slow_disk()
+    scene.server = {"pid": TOP, "problem": NOT_READY}
+    return scene
+
+
 def clients_that_hardly_read() -> Scene:
     """The engine sleeps in its send to the API server, which sleeps until a client has taken what it wrote."""
     scene = vllm(8.0, 0.01, 0.02, {"state": "S", "syscall": 1, "syscall_arg": 9, "wchan": "sock_alloc_send_pskb"}, waiting=0)
@@ -86,5 +93,6 @@ SERVED: dict[Callable[[], Scene], tuple[str, str]] = {
     tokenizer_of_its_own: ("input-bound", "frontend-bound"),
     busy_scheduler: ("wait-heavy", "scheduler-bound"),
     weights_from_a_slow_disk: ("input-bound", "model-load"),
+    weights_of_a_server_that_answers_already: ("input-bound", "model-load"),
     no_room_for_keys_and_values: ("busy-not-working", "kv-full"),
 }
