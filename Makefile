@@ -22,7 +22,7 @@ run: ## Open the dashboard (ARGS="…": gputop's flags); without an NVIDIA GPU `
 
 test: ## Run the tests but those of `make soak` (ARGS="…": pytest's flags)
 	@scripts/setup test
-	$(PYTHON_BIN) -m pytest -n 6 $(SIDE_BY_SIDE) -m "not soak" $(ARGS)
+	$(PYTHON_BIN) -m pytest -n 7 $(SIDE_BY_SIDE) -m "not soak" $(ARGS)
 
 soak: ## Run the tests that are long by nature: kills, fuzzing, real trainings (ARGS="…": pytest's flags)
 	@scripts/setup test
