@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 180.0
+PATIENCE_S = 90.0
 """s that a test waits for what takes seconds on a quiet machine: nobody waits so long unless the thing never comes."""
 
 

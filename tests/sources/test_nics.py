@@ -128,9 +128,8 @@ def test_a_reading_comes_with_a_later_frame_and_in_key_frames(fake: FakeNics) ->
     fake.port("mlx5_0", "mlx5_core", MLX5)
     source = NicSource(Settings(root=str(fake.root)))
     assert source.open().state == "ok"
-    beat(source, 1)
-    frames = list[Frame]()
-    until(lambda: frames.append(beat(source, 2)[0]) or frames[-1].host is not None)
+    frames = [beat(source, 1)[0]]
+    until(lambda: frames[-1].host is not None or frames.append(beat(source, 2)[0]))
     assert frames[-1].host is not None
     assert only(frames[-1].host.rdma or []).rx_bytes == 4000
     assert beat(source, 3)[0].host is None, "it was told"
