@@ -26,7 +26,7 @@ LOOK_NS = 20 * SECOND_NS  # ns for a verdict; a window of the diagnosis is a few
 BUSY_SHARE = 0.1  # of one CPU, from which a process may be a culprit that only --cause names (guess)
 BUSY_BYTES_PER_S = 1 << 20  # bytes a second to and from disks, likewise (guess)
 MOST_CULPRITS = 4  # busiest processes that are culprits
-LEAST_TAKEN = 0.1  # of what all culprits take, below which one is not touched: it would gain nothing (a choice)
+LEAST_TAKEN = 0.1  # of what the largest culprit takes, below which one is not touched: it would gain nothing (a choice)
 PREFETCH = 2  # batches that each worker prepares ahead (PyTorch's default prefetch_factor; it cannot be seen from outside)
 DRAIN = 2.0  # times as long as a queue of batches lasts, until it is empty: it is still being filled, and may be longer (guess)
 LEAST_SETTLE_S, MOST_SETTLE_S = 0.5, 2.0  # s; bounds for the time after a switch: two readings of NVML's utilization, half an arm
@@ -193,12 +193,12 @@ class SuspectWatch(Followed):
         return (_used(0, proc.read_bytes, proc.write_bytes)[1] - first[1]) or None
 
     def _large(self, taken: Mapping[int, float]) -> list[int]:
-        """Pids that take at least `LEAST_TAKEN` of the total. Processes of one program in one session count together, like a build's
-        compilers."""
+        """Pids that take at least `LEAST_TAKEN` of what the largest takes. Processes of one program in one session count together, like a
+        build's compilers."""
         sums = dict[tuple[object, ...], float]()
         for pid, amount in taken.items():
             sums[self._crowd(pid)] = sums.get(self._crowd(pid), 0.0) + amount
-        least = LEAST_TAKEN * sum(taken.values())
+        least = LEAST_TAKEN * max(sums.values(), default=0.0)
         return [pid for pid in taken if sums[self._crowd(pid)] >= least]
 
     def _crowd(self, pid: int) -> tuple[object, ...]:

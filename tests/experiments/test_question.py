@@ -123,7 +123,7 @@ def test_of_a_healthy_job_there_is_nothing_to_prove() -> None:
 
 @pytest.mark.parametrize(("cores", "culprits"), [(0.05, [900]), (0.4, [900, 901])])
 def test_who_takes_hardly_anything_stays_out(cores: float, culprits: list[int]) -> None:
-    """A tenth of what all culprits take is the least."""
+    """A tenth of what the largest takes is the least."""
     found, _seconds = watched(cpu_contention().add(Proc(901, comm="cron", cmdline=["/usr/sbin/cron"], run=cores, looks=[ON_CPU])))
     assert isinstance(found, Suspicion)
     assert sorted(one.pid for one in found.case.culprits) == culprits
@@ -137,6 +137,16 @@ def test_a_crowd_counts_together() -> None:
     watch.following.board, watch.following.engine = scene.board, scene.engine
     taken = (*(Culprit(pid, "cc1", 0.06) for pid in range(1000, 1030)), Culprit(900, "fluent-bit", 0.1))
     assert watch._notable(replace(scene.engine.verdict, cause="cpu-contention", culprits=taken)) == [*range(1000, 1030)]
+
+
+def test_many_equal_ones_in_sessions_of_their_own_are_all_large() -> None:
+    scene, watch = cpu_contention(), SuspectWatch()
+    for pid in range(1000, 1012):
+        scene.add(Proc(pid, comm="bowtie2", cmdline=["bowtie2"], run=0.16, looks=[ON_CPU], info={"session": pid}))
+    scene.play(6.0)
+    watch.following.board, watch.following.engine = scene.board, scene.engine
+    taken = tuple(Culprit(pid, "bowtie2", 0.4) for pid in range(1000, 1012))
+    assert watch._notable(replace(scene.engine.verdict, cause="cpu-contention", culprits=taken)) == [*range(1000, 1012)]
 
 
 @pytest.mark.parametrize(("cause", "culprits"), [("cpu-contention", ["boinc (901)"]), ("disk-io", []), ("affinity", [])])
