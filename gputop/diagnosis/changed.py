@@ -1,7 +1,7 @@
 """What changed on the machine, and when: processes that take CPUs or a disk, limits, masks, links, mounts, workers.
 
 A change is never called a cause here. Each has the causes to which it could lead by a known mechanism, and is listed by how much of the
-ledger's rise these causes have: `Change.explains`.
+ledger's rise these causes have: `HostChange.explains`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LASTS = ("power limit", "clock limit", "PCIe lanes", "NVLinks", "MIG", "online 
 """Kinds whose subjects stay, so that a value which is unreadable for a while can be compared again."""
 
 
-class Change(NamedTuple):
+class HostChange(NamedTuple):
     """One change; its words name what is there now, and what was before."""
 
     t_ns: int
@@ -69,7 +69,7 @@ class Changes:
         self._busy: dict[tuple[str, int], _Busy] = {}  # (kind, pid)
         self._logged: set[tuple[str, int]] = set()  # takers that are in the log
         self._due_ns = self._begun_ns = 0
-        self._log: deque[Change] = deque(maxlen=MOST_KEPT)
+        self._log: deque[HostChange] = deque(maxlen=MOST_KEPT)
         self._moved: dict[int, tuple[int, int]] = {}  # pid of a stranger -> (t_ns, bytes moved)
 
     def note(self, board: Board, facts: WalkedFacts) -> None:
@@ -81,11 +81,11 @@ class Changes:
         for key, value in now.items():
             before = self._seen.get(key)
             if before is not None and before != value:
-                self._log += [Change(board.t_ns, key[0], words, _WAYS[key[0]]) for words in _words(*key, before, value)]
+                self._log += [HostChange(board.t_ns, key[0], words, _WAYS[key[0]]) for words in _words(*key, before, value)]
         self._seen = {key: value for key, value in self._seen.items() if key[0] in _LASTS} | now
         self._note_busy(board, facts)
 
-    def between(self, start_ns: int, end_ns: int) -> list[Change]:
+    def between(self, start_ns: int, end_ns: int) -> list[HostChange]:
         """Changes in a stretch, oldest first."""
         return sorted(one for one in self._log if start_ns <= one.t_ns <= end_ns)
 
@@ -99,12 +99,12 @@ class Changes:
             self._busy[key] = _Busy(name, first_ns, board.t_ns, max(much, most))
             if before is not None and key not in self._logged and before.first_ns > self._begun_ns + policy.WINDOW_NS:
                 self._logged.add(key)
-                self._log.append(Change(first_ns - policy.WINDOW_NS // 2, key[0], _began(key, self._busy[key]), _WAYS[key[0]]))
+                self._log.append(HostChange(first_ns - policy.WINDOW_NS // 2, key[0], _began(key, self._busy[key]), _WAYS[key[0]]))
         for key, one in list(self._busy.items()):
             if board.t_ns - one.last_ns >= RESTS_NS:
                 del self._busy[key]
                 self._logged.discard(key)
-                self._log.append(Change(one.last_ns, key[0], _ended(key, one), _WAYS[key[0]]))
+                self._log.append(HostChange(one.last_ns, key[0], _ended(key, one), _WAYS[key[0]]))
 
     def _disk_takers(self, board: Board, facts: WalkedFacts) -> dict[int, tuple[str, float]]:
         """Pid -> (name, bytes a second to and from storage) of strangers that take a disk, by their own counters."""

@@ -19,7 +19,7 @@ from gputop.diagnosis.facts.points import Counted
 from gputop.diagnosis.incidents import Incidents, begun
 from gputop.diagnosis.symptoms import Standing
 from gputop.findings import changepoint, intervals, policy, runs
-from gputop.findings.changepoint import Change, Reading
+from gputop.findings.changepoint import PaceChange, StepCount
 from gputop.findings.policy import TrainerKey
 from gputop.findings.runs import Run, Usual
 from gputop.findings.sentence import Sentence, filled
@@ -52,7 +52,7 @@ class _Booked(NamedTuple):
     by_cause: Mapping[str, float]
 
 
-class _Watched:
+class _WatchedRun:
     """One run."""
 
     def __init__(self, standing: Standing, board: Board) -> None:
@@ -74,7 +74,7 @@ class _Watched:
         self._stretch_number: int | None = None
         self._bins: dict[int | None, Counter[int]] = {}  # stretch -> bin of a block -> blocks; None: all
         self.booked: deque[_Booked] = deque(maxlen=MOST_LEDGERS)
-        self.change: Change | None = None
+        self.change: PaceChange | None = None
         self.usual: Usual | None = None
         self.incident: Incident | None = None
 
@@ -109,11 +109,11 @@ class _Watched:
         for stretch in {None, number} if number is not None else ():
             self._bins.setdefault(stretch, Counter())[round(block * BINS)] += 1
 
-    def readings(self) -> list[Reading]:
+    def readings(self) -> list[StepCount]:
         """Its steps and their bytes, as they were read."""
         copies, syncs = (kept[-1] - kept[0] for kept in (self._copies, self._syncs))
         steps = self._copies if _is_by_copies(copies, syncs) else self._syncs
-        return [Reading(*one) for one in zip(self._times, steps, self._work, strict=True)]
+        return [StepCount(*one) for one in zip(self._times, steps, self._work, strict=True)]
 
     def looks_slower(self) -> bool:
         """True if the last blocks are slower than those before: a cheap look."""
@@ -195,7 +195,7 @@ class Slowdowns:
     def __init__(self, past: Sequence[Run] = ()) -> None:
         self.past = past  # earlier runs, of any kind
         self.changes = Changes()
-        self._watched: dict[TrainerKey, _Watched] = {}
+        self._watched: dict[TrainerKey, _WatchedRun] = {}
         self._ended: deque[Run] = deque(maxlen=MOST_ENDED)
 
     def begin(self) -> None:
@@ -231,22 +231,22 @@ class Slowdowns:
         """(runs that have ended, runs that last), oldest first."""
         return [*self._ended], [self._row(one, board, ledgers) for one in self._watched.values() if one.ranks]
 
-    def _row(self, one: _Watched, board: Board, ledgers: Mapping[TrainerKey, Ledger]) -> Run:
+    def _row(self, one: _WatchedRun, board: Board, ledgers: Mapping[TrainerKey, Ledger]) -> Run:
         known = [ledgers[key] for key in one.ranks if key in ledgers]
         return one.row(board.header.unix_ns_of(one.last_ns) / 1e9, total(known) if known else None)
 
-    def _watch(self, board: Board, standing: Standing) -> _Watched | None:
+    def _watch(self, board: Board, standing: Standing) -> _WatchedRun | None:
         trainer = standing.job.trainer
         key = trainer.pid, trainer.info.start_ticks
         if key not in self._watched and len(self._watched) < MOST_WATCHED:
-            self._watched[key] = _Watched(standing, board)
+            self._watched[key] = _WatchedRun(standing, board)
         return self._watched.get(key)
 
-    def _leads(self, one: _Watched) -> bool:
+    def _leads(self, one: _WatchedRun) -> bool:
         """True if it is the first rank of its job here."""
         return one.job is None or all(other.rank >= one.rank for other in self._watched.values() if other.job == one.job)
 
-    def _gather(self, one: _Watched, board: Board, standing: Mapping[int, Standing], ledgers: Mapping[TrainerKey, Ledger]) -> None:
+    def _gather(self, one: _WatchedRun, board: Board, standing: Mapping[int, Standing], ledgers: Mapping[TrainerKey, Ledger]) -> None:
         """Bring a row up to date, but for its steps."""
         for other in standing.values():
             info, pid = other.job.trainer.info, other.job.trainer.pid
@@ -258,7 +258,7 @@ class Slowdowns:
         ledger = total(ledgers[key] for key in one.ranks if key in ledgers)
         one.booked.append(_Booked(board.t_ns, ledger.gpu_total_s, dict(ledger.by_cause)))
 
-    def _look(self, one: _Watched, board: Board, standing: Standing, incidents: Incidents) -> None:
+    def _look(self, one: _WatchedRun, board: Board, standing: Standing, incidents: Incidents) -> None:
         if one.change is not None:
             if _is_over(one):
                 one.change = None
@@ -281,7 +281,7 @@ class Slowdowns:
         _tell(one, found, board, self.changes)
 
 
-def _is_over(one: _Watched) -> bool:
+def _is_over(one: _WatchedRun) -> bool:
     """True if the last blocks are back at the level before the change, or nearer to it."""
     change = one.change
     return change is not None and median([*one.blocks][-LEAST_BLOCKS:]) < log(change.before_s * change.after_s) / 2
@@ -315,7 +315,7 @@ def _arguments(words: Sequence[str], by_interpreter: bool) -> Sequence[str]:
     return ()
 
 
-def _tell(one: _Watched, beside: Usual | None, board: Board, changes: Changes) -> None:
+def _tell(one: _WatchedRun, beside: Usual | None, board: Board, changes: Changes) -> None:
     """Bring the incident's words up to date. ``beside``: its last runs, if there are enough, slower or not."""
     incident, change, usual = one.incident, one.change, one.usual
     assert incident is not None
@@ -339,7 +339,7 @@ def _tell(one: _Watched, beside: Usual | None, board: Board, changes: Changes) -
     incident.fixes = [*_fixes(one, any(item.metric == "changed" for item in incident.evidence))]
 
 
-def _detail(one: _Watched, beside: Usual | None, rise: Mapping[str, float]) -> Sentence:
+def _detail(one: _WatchedRun, beside: Usual | None, rise: Mapping[str, float]) -> Sentence:
     most = max(rise, key=lambda cause: rise[cause], default="")
     if most and rise[most] >= policy.HARDLY:
         text = filled("since then {} takes {:.0f} % more of the GPU time", most, 100 * rise[most])
@@ -356,7 +356,7 @@ def _detail(one: _Watched, beside: Usual | None, rise: Mapping[str, float]) -> S
     return text
 
 
-def _numbers(change: Change | None, usual: Usual | None, slower: intervals.Interval) -> Iterator[Evidence]:
+def _numbers(change: PaceChange | None, usual: Usual | None, slower: intervals.Interval) -> Iterator[Evidence]:
     text = filled("longer, with {:.1f} to {:.1f} as its interval", slower.low_pct, slower.high_pct)
     yield Evidence("slower_pct", round(slower.pct, 1), "%", text)
     if change is not None:
@@ -374,7 +374,7 @@ def _rises(rise: Mapping[str, float]) -> Iterator[Evidence]:
             yield Evidence("lost_more_pct", round(100 * rise[cause], 1), "%", filled("of the GPU time goes to {} more than before", cause))
 
 
-def _listed(one: _Watched, usual: Usual | None, rise: Mapping[str, float], changes: Changes, board: Board) -> Iterator[Evidence]:
+def _listed(one: _WatchedRun, usual: Usual | None, rise: Mapping[str, float], changes: Changes, board: Board) -> Iterator[Evidence]:
     """Changes around the moment, or since the last run, by how much of the ledger's rise each could explain; then the nearest first."""
     if one.change is not None:
         since_ns = int(one.change.since_s * 1e9)
@@ -400,7 +400,7 @@ def _when(apart_s: float) -> Sentence:
     return filled("{:.0f} s before: ", -apart_s) if apart_s < 0.0 else filled("{:.0f} s after: ", apart_s)
 
 
-def _fixes(one: _Watched, has_changes: bool) -> Iterator[Fix]:
+def _fixes(one: _WatchedRun, has_changes: bool) -> Iterator[Fix]:
     if has_changes:
         yield Fix("Undo, one at a time, what changed then, and see whether its steps come as before: a change is not yet the cause")
     yield Fix("Compare a recording from before with one from after: gputop diff A B", "gputop diff --help", look=True)

@@ -50,7 +50,7 @@ _CANDIDATES = 3  # moments that are tried
 _BAI = 11.0  # see above
 
 
-class Reading(NamedTuple):
+class StepCount(NamedTuple):
     """Counters at a moment, cumulative."""
 
     t_s: float
@@ -68,7 +68,7 @@ class Point(NamedTuple):
     steps: float = LEAST_STEPS
 
 
-class Change(Struct, frozen=True):
+class PaceChange(Struct, frozen=True):
     """A run makes its steps more slowly since a moment."""
 
     since_s: float
@@ -80,7 +80,7 @@ class Change(Struct, frozen=True):
     after: Level  # of the logarithms after
 
 
-def points_of(readings: Sequence[Reading]) -> list[Point]:
+def points_of(readings: Sequence[StepCount]) -> list[Point]:
     """Points of about one length in time, between the means of a few readings each, so that counts of whole steps weigh little, and without
     the times in which the run stood still. A counter that falls has begun again."""
     points = _points(readings, LEAST_POINT_S)
@@ -92,9 +92,9 @@ def points_of(readings: Sequence[Reading]) -> list[Point]:
     return [one._replace(start_s=clock.at(one.start_s), end_s=clock.at(one.end_s)) for one in points]
 
 
-def _points(readings: Sequence[Reading], least_s: float) -> list[Point]:
+def _points(readings: Sequence[StepCount], least_s: float) -> list[Point]:
     points: list[Point] = []
-    slot, before = list[Reading](), None
+    slot, before = list[StepCount](), None
     for one in readings:
         if slot and (one.steps < slot[-1].steps or one.t_s < slot[-1].t_s):
             slot, before = [], None
@@ -110,11 +110,11 @@ def _points(readings: Sequence[Reading], least_s: float) -> list[Point]:
     return points
 
 
-def _without_stalls(readings: Sequence[Reading], points: Sequence[Point]) -> tuple[list[Reading], list[float]]:
+def _without_stalls(readings: Sequence[StepCount], points: Sequence[Point]) -> tuple[list[StepCount], list[float]]:
     """(the readings by a clock that leaves out what time the run stands still, as at a checkpoint or an evaluation without steps; their own
     times). Steps that are as slow as those of the next minute are slow, and no stall."""
     smooth, beside = _running_median([one.log_s for one in points], _NEARBY), _NEARBY // 2
-    moving, own, stood_s, i = list[Reading](), list[float](), 0.0, 0
+    moving, own, stood_s, i = list[StepCount](), list[float](), 0.0, 0
     seen_s = max(_SEEN_S, 2 * median(b.t_s - a.t_s for a, b in pairwise(readings)))
     for _, group in groupby(readings, key=attrgetter("steps")):
         alike = list(group)
@@ -144,12 +144,12 @@ class _Clock(NamedTuple):
         return end if b <= a else start + (end - start) * (t_s - a) / (b - a)
 
 
-def _mean(slot: Sequence[Reading]) -> Reading:
+def _mean(slot: Sequence[StepCount]) -> StepCount:
     works = [one.work for one in slot if one.work is not None]
-    return Reading(fmean(one.t_s for one in slot), fmean(one.steps for one in slot), fmean(works) if len(works) == len(slot) else None)
+    return StepCount(fmean(one.t_s for one in slot), fmean(one.steps for one in slot), fmean(works) if len(works) == len(slot) else None)
 
 
-def find(points: Sequence[Point]) -> Change | None:
+def find(points: Sequence[Point]) -> PaceChange | None:
     """The latest lasting slowdown of a run whose first point is the run's first; None if it has none, or none yet."""
     begin = bisect_left(points, points[0].start_s + WARM_UP_S, key=lambda one: one.start_s) if points else 0
     points = points[begin:]
@@ -193,7 +193,7 @@ def _split(points: Sequence[Point], logs: Sequence[float], k: int, width: int) -
     return start + max(range(least, len(part) - least + 1), key=explained)
 
 
-def _judged(points: Sequence[Point], logs: Sequence[float], k: int, width: int) -> Change | None:
+def _judged(points: Sequence[Point], logs: Sequence[float], k: int, width: int) -> PaceChange | None:
     """The change at a place, if it is one by all of the above."""
     start, end = max(0, k - LOOKS_BACK * width), min(len(logs), k + LOOKS_BACK * width)
     before, after = intervals.level(logs[start:k]), intervals.level(logs[k:end])
@@ -217,7 +217,7 @@ def _judged(points: Sequence[Point], logs: Sequence[float], k: int, width: int) 
     spread2 = max(_LEAST_NOISE**2, (before.error2 * (k - start) + after.error2 * (end - k)) / 2)
     half = ceil(_BAI * spread2 / shown.mean**2) + 1
     low, high = points[max(0, k - half)].start_s, points[min(len(points) - 1, k + half)].start_s
-    return Change(points[k].start_s, low, high, shown, exp(before.mean), exp(after.mean), after)
+    return PaceChange(points[k].start_s, low, high, shown, exp(before.mean), exp(after.mean), after)
 
 
 def _around(mean: float, error: float, sure: float) -> Interval:

@@ -49,7 +49,7 @@ _Side = tuple[str, str, int, int]  # group, ``send`` or ``recv``, own rank in th
 """What a transfer is to one of its two ranks."""
 
 
-class Place(Struct, frozen=True):
+class CallSite(Struct, frozen=True):
     """A frame of the Python stack that began a call."""
 
     filename: str = ""
@@ -71,7 +71,7 @@ class Call(Struct, frozen=True):
     state: str = ""  # ``scheduled``, ``started``, ``completed``; gloo's stays at the first
     retired: bool = False
     time_created_ns: int = 0  # Unix time
-    frames: list[Place] = field(default_factory=list)
+    frames: list[CallSite] = field(default_factory=list)
 
     @property
     def name(self) -> str:

@@ -28,7 +28,7 @@ _MOST_PIDS = 64  # that a request may claim; Kineto sends ten
 _MOST_REFUSED = 64  # datagrams passed over at once: a job may send them faster than they are read (a choice)
 _ADDRESS = re.compile(rf"{CLIENT}[0-9a-f-]{{36}}")
 _SWEEPS = 'read -r over || rm -f "$1"'
-"""Of the shell that removes the socket when gputop is killed: a line ends it, the end of the pipe has it remove the file."""
+"""The shell's command that removes the socket when gputop is killed: a line ends the shell, the end of the pipe has it remove the file."""
 _IDLE = 2  # bit of the kinds: the job can take a trace now
 
 

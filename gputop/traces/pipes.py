@@ -34,7 +34,7 @@ _DEFAULT = "/tmp/nccl_trace_rank_"  # of the dumps of torch before 2.9, where th
 _FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
-class _Recorder:
+class _RankRecorder:
     """A rank's recorder. Raises Unavailable with the reason why it cannot be asked, OSError if it has ended."""
 
     def __init__(self, pid: int) -> None:
@@ -121,7 +121,7 @@ def recorded() -> list[int]:
 def ask(pids: Iterable[int], timeout_s: float = WITHIN_S) -> list[Flight]:
     """Ask each rank for a dump, and judge the dumps of each job together; empty if no process was started with a recorder's pipe. Takes up
     to ``timeout_s``."""
-    jobs: dict[str, list[_Recorder]] = {}
+    jobs: dict[str, list[_RankRecorder]] = {}
     failed: list[FlightRank] = []
     for pid in list(dict.fromkeys(pids))[:MOST_RANKS]:
         one = _asked(pid)
@@ -135,10 +135,10 @@ def ask(pids: Iterable[int], timeout_s: float = WITHIN_S) -> list[Flight]:
     return [_of_job(ranks, failed if i == 0 else [], deadline) for i, ranks in enumerate(jobs.values())]
 
 
-def _asked(pid: int) -> _Recorder | FlightRank | None:
+def _asked(pid: int) -> _RankRecorder | FlightRank | None:
     """The recorder of a rank, once it was asked, or why it cannot be; None for a process that was started without one's pipe."""
     try:
-        one = _Recorder(pid)
+        one = _RankRecorder(pid)
         one.ask()
     except Unavailable as why:
         return None if why.remedy == HOW else FlightRank(None, pid, error=f"{why.reason}: {why.remedy}" if why.remedy else why.reason)
@@ -147,7 +147,7 @@ def _asked(pid: int) -> _Recorder | FlightRank | None:
     return one
 
 
-def _of_job(waiting: list[_Recorder], failed: list[FlightRank], deadline: float) -> Flight:
+def _of_job(waiting: list[_RankRecorder], failed: list[FlightRank], deadline: float) -> Flight:
     dumps: dict[int, Dump] = {}
     ranks: dict[int, FlightRank] = {}
     world = max(one.world for one in waiting)

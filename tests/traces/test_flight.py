@@ -341,7 +341,7 @@ def test_a_dump_is_evidence_of_the_incident_in_whose_time_it_was_taken() -> None
 
 
 def test_a_dump_that_is_larger_than_any_is_given_up_at_the_first_look(tmp_path: Path) -> None:
-    one = pipes._Recorder.__new__(pipes._Recorder)
+    one = pipes._RankRecorder.__new__(pipes._RankRecorder)
     one._path, one._before, one._size = str(tmp_path / "dump0"), (0, 0, 0), -1
     assert one.dump(False) is None
     with open(one._path, "wb") as file:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gputop.findings.changepoint import Change, Reading, find, points_of
+from gputop.findings.changepoint import PaceChange, StepCount, find, points_of
 from gputop.findings.intervals import Level, beside, between, between_runs, level, t_quantile
 
 NEAR_S = 5.0  # within which the moment is told
@@ -33,15 +33,15 @@ class Run(NamedTuple):
     bytes_along: bool = False  # whether the bytes of a step follow its length
 
 
-def readings(run: Run, seed: int) -> list[Reading]:
+def readings(run: Run, seed: int) -> list[StepCount]:
     """Counters of the run, as they are read."""
-    rng, t_s, wave, found = random.Random(seed), 0.0, 0.0, list[Reading]()
+    rng, t_s, wave, found = random.Random(seed), 0.0, 0.0, list[StepCount]()
     count, moved, due_s, evaluated_s = 0, 0.0, 0.0, 0.0
 
     def read(until_s: float) -> None:
         nonlocal due_s
         while due_s < until_s:
-            found.append(Reading(due_s, count, moved))
+            found.append(StepCount(due_s, count, moved))
             due_s += run.look_s
 
     while t_s < run.seconds:
@@ -67,7 +67,7 @@ def readings(run: Run, seed: int) -> list[Reading]:
     return found
 
 
-def told(run: Run, seed: int) -> Change | None:
+def told(run: Run, seed: int) -> PaceChange | None:
     return find(points_of(readings(run, seed)))
 
 
@@ -112,7 +112,7 @@ def test_nothing_is_told_of_a_run_that_keeps_its_pace(run: Run) -> None:
 
 def test_a_slowdown_that_has_ended_is_none_now() -> None:
     seen = readings(Run(slower=0.25, onset_s=200.0, seconds=420.0), 5)
-    back = [Reading(seen[-1].t_s + one.t_s, seen[-1].steps + one.steps) for one in readings(Run(seconds=200.0, warm_up=0.0), 6)]
+    back = [StepCount(seen[-1].t_s + one.t_s, seen[-1].steps + one.steps) for one in readings(Run(seconds=200.0, warm_up=0.0), 6)]
     assert find(points_of(seen)) is not None
     assert find(points_of([*seen, *back])) is None
 
@@ -132,8 +132,8 @@ def test_intervals_of_the_moment_and_of_the_change_hold_as_often_as_they_promise
 
 
 def test_a_counter_that_begins_again_makes_no_point() -> None:
-    steady = [Reading(t, 5.0 * t) for t in range(60)]
-    again = [Reading(60 + t, 5.0 * t) for t in range(60)]
+    steady = [StepCount(t, 5.0 * t) for t in range(60)]
+    again = [StepCount(60 + t, 5.0 * t) for t in range(60)]
     points = points_of([*steady, *again])
     assert {round(exp(one.log_s), 6) for one in points} == {0.2}
     assert all(a.end_s <= b.start_s for a, b in pairwise(points))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -67,8 +67,7 @@ def vllm(counts: Counts) -> str:
     counters = {
         "num_preemptions": counts.of_engine("preemptions"), "prompt_tokens": counts.prompt_tokens, "generation_tokens": counts.generated,
     }  # fmt: skip
-    lines = [line for name, value in gauges.items() for line in _plain(f"vllm:{name}", "gauge", of, value)]
-    lines += [line for name, value in counters.items() for line in _plain(f"vllm:{name}_total", "counter", of, value)]
+    lines = [*_numbers("vllm:", of, gauges, counters)]
     lines += _plain("vllm:request_success_total", "counter", f'{of},finished_reason="length"', counts.finished)
     lines += [f"vllm:iteration_tokens_total_sum{{{of}}} {counts.of_engine('step_tokens')}"]
     lines += [f"vllm:iteration_tokens_total_count{{{of}}} {counts.of_engine('steps')}"]
@@ -87,8 +86,7 @@ def sglang(counts: Counts) -> str:
         "num_retracted_requests": counts.of_engine("preemptions"), "num_requests": counts.finished, "prompt_tokens": counts.prompt_tokens,
         "generation_tokens": counts.generated,
     }  # fmt: skip
-    lines = [line for name, value in gauges.items() for line in _plain(f"sglang:{name}", "gauge", of, value)]
-    lines += [line for name, value in counters.items() for line in _plain(f"sglang:{name}_total", "counter", of, value)]
+    lines = [*_numbers("sglang:", of, gauges, counters)]
     lines += counts.queued.lines("sglang:queue_time_seconds", of)
     return _page(lines, counts, "sglang:", of)
 
@@ -123,6 +121,13 @@ def _page(lines: list[str], counts: Counts, prefix: str, of: str) -> str:
     lines += counts.between.lines(f"{prefix}inter_token_latency_seconds", of)
     lines += counts.whole.lines(f"{prefix}e2e_request_latency_seconds", of)
     return "\n".join([*lines, ""])
+
+
+def _numbers(prefix: str, of: str, gauges: Mapping[str, float], counters: Mapping[str, float]) -> Iterator[str]:
+    for name, value in gauges.items():
+        yield from _plain(f"{prefix}{name}", "gauge", of, value)
+    for name, value in counters.items():
+        yield from _plain(f"{prefix}{name}_total", "counter", of, value)
 
 
 def _plain(name: str, kind: str, of: str, value: float) -> Iterator[str]:

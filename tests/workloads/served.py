@@ -131,6 +131,22 @@ class Batch:
         return told | counts | {"running": len(self._running), "waiting": len(self._waiting)}
 
 
+async def request_of(reader: asyncio.StreamReader) -> tuple[str, dict[str, Any]]:
+    """(method and path of a request, its body in JSON); of a GET without a body."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    what = " ".join(head.split(" ", 2)[:2])
+    if what.startswith("GET "):
+        return what, {}
+    length = next(int(line.split(":")[1]) for line in head.lower().split("\r\n") if line.startswith("content-length"))
+    return what, json.loads(await reader.readexactly(length))
+
+
+def page_of(text: str) -> bytes:
+    """An answer that is known whole; the connection ends with it."""
+    body = text.encode()
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body
+
+
 class _Server:
     """The API server."""
 
@@ -166,13 +182,11 @@ class _Server:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            if head.startswith("GET /metrics "):
-                body = self._page().encode()
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
+            what, body = await request_of(reader)
+            if what == "GET /metrics":
+                writer.write(page_of(self._page()))
             else:
-                length = next(int(line.split(":")[1]) for line in head.lower().split("\r\n") if line.startswith("content-length"))
-                await self._answer(json.loads(await reader.readexactly(length)), writer)
+                await self._answer(body, writer)
             await writer.drain()
             writer.close()
 

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from tests.workloads import asking, program, tokens
 from tests.workloads.gpu import SMS
 from tests.workloads.pages import Counts, Page
-from tests.workloads.served import Batch
+from tests.workloads.served import Batch, page_of, request_of
 
 Encode = Callable[[str], Awaitable[Sequence[int]]]
 Requests = queue.Queue[dict[str, int]]
@@ -180,13 +180,11 @@ class Front:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
-            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            if head.startswith("GET "):
-                body = self._page(self._counts).encode() if head.startswith("GET /metrics ") else b""
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body) + body)
+            what, body = await request_of(reader)
+            if what.startswith("GET "):
+                writer.write(page_of(self._page(self._counts) if what == "GET /metrics" else ""))
             else:
-                length = next(int(line.split(":")[1]) for line in head.lower().split("\r\n") if line.startswith("content-length"))
-                await self._answer(json.loads(await reader.readexactly(length)), writer)
+                await self._answer(body, writer)
             await writer.drain()
         writer.close()
 

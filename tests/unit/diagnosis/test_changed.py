@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gputop.diagnosis.changed import Change
+from gputop.diagnosis.changed import HostChange
 from gputop.findings.sentence import filled
 from tests.unit.diagnosis.scene import Proc, Scene, training
 
@@ -22,7 +22,7 @@ def machine() -> Scene:
     return scene.play(8, 1.0)
 
 
-def seen(scene: Scene) -> list[Change]:
+def seen(scene: Scene) -> list[HostChange]:
     return scene.engine.slowdowns.changes.between(0, scene.board.t_ns)
 
 
@@ -66,7 +66,7 @@ def test_a_process_that_ends_to_take_cpus_is_seen_too() -> None:
 
 
 def test_a_change_explains_what_its_causes_rose_by_and_nothing_of_others() -> None:
-    cap = Change(0, "power limit", filled("GPU {} may draw {:.0f} W instead of {:.0f}", 0, 400, 700), ("gpu-throttle",))
+    cap = HostChange(0, "power limit", filled("GPU {} may draw {:.0f} W instead of {:.0f}", 0, 400, 700), ("gpu-throttle",))
     assert cap.explains({"gpu-throttle": 0.06, "disk-io": 0.02, "pause": -0.1}) == pytest.approx(0.75)
     assert cap.explains({"gpu-throttle": -0.1, "disk-io": 0.1}) == 0.0
     assert cap.explains({}) == 0.0
