@@ -307,7 +307,7 @@ class Rotation:
         chunk is already too large, a key frame is made here."""
         if self._board is not None:
             self._board.fold(frame)
-            if not frame.key and self._has_no_room_for(self._largest_block):
+            if not frame.key and self._has_no_room_for(2 * self._largest_block):  # one may be larger than all before
                 frame = key_frame(self._board, frame)
         if frame.key:
             self.writer.flush()

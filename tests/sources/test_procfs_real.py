@@ -472,6 +472,17 @@ def test_storm_of_births_and_deaths(live: Live) -> None:
     assert not seen & set(board.procs)
 
 
+def test_an_answer_of_a_process_that_has_ended_comes_too_late(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    with child(spin) as pid:
+        live.until(lambda frame: any(one.pid == pid for one in frame.procs), {pid})
+        late = live.source._processes[pid]
+    monkeypatch.setattr(live.source._transports, "read", lambda *_: [late])
+    live.until(lambda frame: pid in frame.gone, {pid})
+    for _ in range(3):
+        assert pid not in {one.pid for one in live.beat({pid}).infos}
+    assert pid not in live.board.infos
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
 def test_an_unprivileged_reader_sees_the_counters_and_says_what_it_cannot() -> None:
     with child(poll_a_minute) as victim:

@@ -160,7 +160,8 @@ class ProcfsSource:
         if not self._everyone:
             ranks = ranks_of(process for pid in beat.trainers if (process := self._hot.get(pid)) is not None)
             self._wires.read(beat.t_ns, ranks, self._clients())
-            self._changed |= {process.pid: process for process in self._transports.read(beat.t_ns, ranks)}
+            for process in self._transports.read(beat.t_ns, ranks):
+                self._note_change(process)
         read = self._read_due(born, tick, frame)
         read += self._revive(tick, frame)
         self._update_late(beat, tick)
@@ -376,9 +377,9 @@ class ProcfsSource:
             if is_new:
                 self._identify(process, tick)
             elif self._refresh_due(process, tick, hot) and self._refresh(process, tick, hot):
-                self._changed[process.pid] = process
+                self._note_change(process)
             if hot and process.update_identity():
-                self._changed[process.pid] = process
+                self._note_change(process)
         except ProcessLookupError:
             self._drop(process, frame)
             self._lost.append(process.pid)
@@ -386,6 +387,11 @@ class ProcfsSource:
         except (ValueError, IndexError):
             return False
         return True
+
+    def _note_change(self, process: Process) -> None:
+        """Have the identity of a process sent with this tick, unless it has ended: some threads answer after that."""
+        if self._processes.get(process.pid) is process and process.sample is not None:
+            self._changed[process.pid] = process
 
     def _is_near(self, process: Process) -> bool:
         """True if the process is a child of a trainer or worker, also through a shell, or wakes a trainer, or is a child of one that
@@ -401,7 +407,7 @@ class ProcfsSource:
     def _identify(self, process: Process, tick: Tick) -> None:
         process.retry()
         info = process.identity.read(process.stat)
-        self._changed[process.pid] = process
+        self._note_change(process)
         if not process.stat.kthread:
             self._libraries.add(process, tick.t_ns, self._processes.get(info.ppid))
 
@@ -495,7 +501,7 @@ class ProcfsSource:
 
     def _change_ends(self, process: Process, **found: object) -> None:
         process.identity.change(**found)
-        self._changed[process.pid] = process
+        self._note_change(process)
 
     def _find_readers(self, beat: Beat) -> None:
         """Search for the processes that read what trainers wait to write."""
@@ -520,15 +526,15 @@ class ProcfsSource:
         for pid, start_ticks, names in self._names_of.answers():
             named = self._processes.get(pid)
             if named is not None and named.info.start_ticks == start_ticks and named.identity.change(names=names):
-                self._changed[pid] = named
+                self._note_change(named)
         looked = self._libraries.look_at_due(tick.t_ns, self._processes) if tick.number or self._everyone else ()  # not for the first frame
         for process in looked:
-            self._changed[process.pid] = process
+            self._note_change(process)
         if self._users.resolved != self._users_seen:
             self._users_seen = self._users.resolved
             for process in self._processes.values():
                 if process.info.uid is not None and process.identity.change(user=self._users.name(process.info.uid)):
-                    self._changed[process.pid] = process
+                    self._note_change(process)
 
 
 def hidden_processes(root: str = "/") -> tuple[str, str]:
