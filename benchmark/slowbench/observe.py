@@ -18,7 +18,7 @@ from slowbench import jobs
 from slowbench.tools import Tool
 from slowbench.vocabulary import CAUSES, SYMPTOMS, UNKNOWN
 
-BEFORE_S = 2.0  # s of training between the tools' start and the disturbance
+BEFORE_S = 5.0  # s of training between the tools' start, which takes CPUs from the job, and the disturbance
 READY_S = 30.0  # s in which a tool has to be ready
 END_S = 15.0  # s from SIGTERM to a tool's last answer
 MEASURE_S, SETTLE_S = 3.0, 1.5  # s over which the pace is taken, and after a change before it

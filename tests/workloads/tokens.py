@@ -24,7 +24,7 @@ _TRIED = 20_000
 
 def missing() -> str:
     """Why there is no tokenizer here, empty if there is one."""
-    return "" if importlib.util.find_spec("tokenizers") else "no tokenizers: pip install transformers"
+    return "" if importlib.util.find_spec("tokenizers") else "no tokenizers: pip install tokenizers"
 
 
 def learn(folder: Path) -> None:
