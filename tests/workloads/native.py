@@ -7,11 +7,12 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, NoReturn
 
 from tests.stubs import cuda
-from tests.workloads import simgpu
+from tests.workloads import cgroup, simgpu
 from tests.workloads.gpu import KERNELS
 from tests.workloads.runner import Running
 
@@ -60,6 +61,26 @@ def start(command: str, **more: object) -> subprocess.Popen[bytes]:
     """The program that ``command`` begins with, as a child."""
     argv = command.split()
     return subprocess.Popen(argv, executable=folder() / argv[0], **more)  # type: ignore[call-overload, no-any-return]
+
+
+@contextmanager
+def beside(running: Running, command: str, group: Path | None = None) -> Iterator[None]:
+    """The program that ``command`` begins with, in a session of its own that is no child of the trainer, from its beginning in a control
+    ``group`` if there is one."""
+    running.env["GPUTOP_WORKLOAD_FOLDER"] = str(running.folder)
+    argv, more = command.split(), {"preexec_fn": partial(cgroup.add, group, [0])} if group else {}
+    with running.child(argv, executable=running.folder / argv[0], **more) as process:
+        (running.folder / f"{argv[0]}.pid").write_text(str(process.pid))
+        yield
+
+
+@contextmanager
+def blamed(running: Running, name: str, raised: str) -> Iterator[None]:
+    """The flag ``raised``, from which on the program ``name``, one of `beside`, is to blame."""
+    running.blame(int((running.folder / f"{name}.pid").read_text()), name)
+    with flag(running, raised):
+        yield
+    running.account()
 
 
 @contextmanager
