@@ -12,7 +12,7 @@ from gputop.agents.places import Places
 from gputop.model.fields import FIELDS, OF_SERVERS
 from gputop.stream.history import History, SeriesKey
 from gputop.stream.judged import tier_for
-from gputop.stream.observers import OBSERVERS
+from gputop.stream.observers import unjudged
 from gputop.system.errors import UserError
 from gputop.system.text import clean
 
@@ -44,10 +44,10 @@ def run(places: Places, asked: SeriesQuestion) -> SeriesAnswer:
     with places.recording(asked.target) as recording:
         start_ns, end_ns = stretch(recording, asked.window)
         tier = tier_for(start_ns, min(end_ns, recording.end_ns), False)
-        history, board = History(FINE_NS), recording.board_at(start_ns, tier)
+        history, board, observers = History(FINE_NS), recording.board_at(start_ns, tier), unjudged()
         for frame in recording.frames(board.t_ns + 1 if board.seq >= 0 else start_ns, end_ns, tier=tier):
             history.tick(frame.t_ns)
-            for observe in OBSERVERS:
+            for observe in observers:
                 observe(board, frame, history)
             board.fold(frame)
         step_ns = max(1, (end_ns - start_ns) // asked.points)

@@ -18,7 +18,7 @@ from gputop.stream.explained import explain
 from gputop.stream.history import History
 from gputop.stream.judged import tier_for
 from gputop.stream.moment import moment
-from gputop.stream.observers import OBSERVERS
+from gputop.stream.observers import unjudged
 from gputop.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -127,10 +127,11 @@ class OpenRecording:
         start_ns, end_ns = self._stretch(start, end)
         tier = tier_for(start_ns, end_ns, fine)
         board = self._reader.board_at(start_ns, tier)
+        observers = unjudged()
         kept = _Kept(self._reader.header.interval_ns, (name, gpu if name.startswith("gpu.") else 0))
         for frame in self._reader.frames(board.t_ns + 1 if board.seq >= 0 else start_ns, end_ns, tier=tier):
             kept.tick(frame.t_ns)
-            for observe in OBSERVERS:
+            for observe in observers:
                 observe(board, frame, kept)
             board.fold(frame)
         return _series([self._reader.header.unix_ns_of(t_ns) / 1e9 for t_ns, _ in kept.found], [value for _, value in kept.found])

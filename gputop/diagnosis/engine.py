@@ -60,6 +60,7 @@ from gputop.findings.verdict import (
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Header, ProcInfo
 from gputop.model.roles import MANAGER, Role
+from gputop.model.serving import ServingNow
 
 LATELY_S = 5  # s: so long a mean of shares makes samples of 100 ms as exact as 7 points (a choice)
 MIDDLE_NS = WINDOW_NS // 2
@@ -156,6 +157,11 @@ class Engine:
         return self.members | {pid: replace(role, part=_part_of(pid, role, jobs)) for pid, role in self.roles.items()}
 
     @property
+    def servings(self) -> list[ServingNow]:
+        """Inference servers at the last feed, as their own metrics have them."""
+        return self._window.servings()
+
+    @property
     def incidents(self) -> list[Incident]:
         """All incidents so far, oldest first; a lasting one has no end."""
         return self._incidents.all
@@ -214,7 +220,7 @@ class Engine:
         if not self._window.continues:
             self._settled, self._lateness = Settled(), Lateness()  # what was before the gap counts for no new window
         parties, shares = self._window.parties(board), self._window.shares()
-        if self._settled.rests(board.t_ns, parties, shares, every_ns):
+        if self._settled.rests(board.t_ns, parties, shares, every_ns) and not self._is_asked_anew():
             self._hold(board, seconds)
             return
         facts = walked(self._window.facts(board))
@@ -251,6 +257,11 @@ class Engine:
         self._worst, self._verdict = _worst_of(standing), None
         awaits = not facts.gpus or bool(self._orphans.known) or any(gpu.loss is not None for gpu in facts.gpus)
         self._settled.note(board.t_ns, parties, shares, standing, awaits=awaits)
+
+    def _is_asked_anew(self) -> bool:
+        """True if a server's metrics have other numbers than at the last judgement, which its verdict then has not told yet."""
+        now, judged = self._window.servings(), [] if self.facts is None else self.facts.servings
+        return now is not judged and [replace(one, t_ns=0) for one in now] != [replace(one, t_ns=0) for one in judged]
 
     def _hold(self, board: Board, seconds: float) -> None:
         """Let the findings stand: only time is booked, and incidents last."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
 from gputop.diagnosis.facts.serving import ServerFacts, ServerPart
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy
@@ -26,18 +28,15 @@ def requests_of(
     if server is None or server.is_loading:
         return None
     found = server.requests or Requests(None, None, None)  # of one too busy to answer with its metrics, its processes show
-    stages = [*_stages(job, facts, server, cause, culprits)]
+    stages = [*_stages(job, facts, server, found, cause, culprits)]
     slow = _slow(stages, job, server, cause, path)
-    way = tuple(RequestStage(one.part, one.pid, one.name, one.told, one is slow) for one in stages)
-    return Requests(
-        found.running, found.waiting, found.tokens_per_s, found.first_token_p50_s, found.first_token_p99_s, found.kv_used_pct, way
-    )  # fmt: skip
+    return replace(found, way=tuple(RequestStage(one.part, one.pid, one.name, one.told, one is slow) for one in stages))
 
 
 def _stages(
-    job: WalkedJob, facts: WalkedFacts, server: ServerFacts, cause: str, culprits: Sequence[Culprit]
+    job: WalkedJob, facts: WalkedFacts, server: ServerFacts, found: Requests, cause: str, culprits: Sequence[Culprit]
 ) -> Iterator[RequestStage]:
-    yield RequestStage("requests", None, "", _asked(server))
+    yield RequestStage("requests", None, "", _asked(server, found))
     if (front := server.tokenizer) is not None:
         yield _process("tokenizer", front)
     core = server.scheduler
@@ -47,9 +46,9 @@ def _stages(
     else:
         stage = RequestStage("scheduler", job.trainer.pid, clean(job.trainer.role.label), _runs(job.trainer.run, 0.0))
     yield RequestStage(stage.part, stage.pid, stage.name, stage.told + passes)
-    if server.kv_used is not None:
+    if found.kv_used_pct is not None:
         lost = filled("; {:.1f} requests a second lose theirs", server.preemptions_per_s) if server.preemptions_per_s else ""
-        yield RequestStage("memory", None, "", filled("{:.0f}% for keys and values in use", 100 * server.kv_used) + lost)
+        yield RequestStage("memory", None, "", filled("{:.0f}% for keys and values in use", found.kv_used_pct) + lost)
     for gpu in job.gpus[:1]:
         busy = filled("works {:.0f}% of the time", 100 * (1.0 - (job.idle or 0.0))) if job.idle is not None else filled("not measured")
         yield RequestStage("GPU", None, f"GPU {gpu.name}", busy)
@@ -58,19 +57,19 @@ def _stages(
     yield from _takers(job, facts, server, cause, culprits)
 
 
-def _asked(server: ServerFacts) -> str:
-    """``20 wait, 4 run; first token after 0.90 s (p99 2.10 s), 0.70 s of it in the queue``."""
+def _asked(server: ServerFacts, found: Requests) -> str:
+    """``20 wait, 4 run; first token after 900 ms (p99 2100 ms), of which 700 ms in the queue``."""
     if server.is_slow:
         return filled("it has no time to answer with its metrics")
-    waiting, running = server.waiting, server.running
+    waiting, running = found.waiting, found.running
     words = filled("{:d} wait", waiting) if waiting is not None else ""
     if running is not None:
         words += filled(", {:d} run" if words else "{:d} run", running)
-    first, late = server.first_token_p50_s, server.first_token_p99_s
+    first, late = found.first_token_p50_s, found.first_token_p99_s
     if first is not None and late is not None:
-        words += filled("; first token after {:.2f} s (p99 {:.2f} s)", first, late)
-    if server.queued_p50_s is not None:
-        words += filled(", of which {:.2f} s in the queue", server.queued_p50_s)
+        words += filled("; first token after {:.0f} ms (p99 {:.0f} ms)", 1000 * first, 1000 * late)
+    if server.queued_ms is not None:
+        words += filled(", of which {:.0f} ms in the queue", server.queued_ms)
     return words
 
 

@@ -58,7 +58,7 @@ def line_of(board: Board, verdict: Verdict) -> StatusLine:
     kind, steps = kind_of(verdict.symptom, verdict.severity), verdict.step
     pace: tuple[str, ...] = () if steps is None else (f"{steps.per_s:.3g} steps/s",)
     if (requests := verdict.requests) is not None:
-        told = ((requests.tokens_per_s, "{:.3g} tokens/s"), (requests.waiting, "{} waiting"))
+        told = ((requests.tokens_per_s, "{:.0f} tokens/s"), (requests.waiting, "{} waiting"))
         pace = tuple(form.format(number) for number, form in told if number is not None)
     if kind in MARKS:
         words = {LOOKS: (LOOKS,), IDLE: (IDLE,)}.get(kind, () if verdict.cause == "none" else (verdict.cause,))

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from gputop.findings import policy
 from gputop.model.ranges import Count, Gpus, Number, Percent, PerSecond, Pid, Seconds, Share, Times
@@ -197,7 +198,7 @@ STAGE_INDENT = 2 + max(map(len, REQUEST_STAGES)) + 2  # columns of a part's line
 
 
 class Requests(Struct, frozen=True):
-    """Requests of an inference server, by its own metrics: what it has in place of steps."""
+    """Requests of an inference server, by its own metrics: what it has in place of steps. Each number is rounded as it is printed."""
 
     running: Count | None  # null here and below: its page has no such metric
     waiting: Count | None
@@ -208,14 +209,24 @@ class Requests(Struct, frozen=True):
     way: tuple[RequestStage, ...] = ()
     """Through the server: why the first token is late, or that it is not."""
 
+    @property
+    def numbers(self) -> Requests:
+        """The same without the way."""
+        return replace(self, way=())
+
+    @property
+    def slow(self) -> RequestStage | None:
+        """The part where the time goes; None if it is nowhere slow."""
+        return next((one for one in self.way if one.slow), None)
+
     def told(self) -> str:
-        """``4 requests run, 20 wait; 312 tokens/s; first token 0.25 s (p99 0.9 s); KV memory 42 %``"""
+        """``4 requests run, 20 wait; 312 tokens/s; first token 250 ms (p99 900 ms); KV memory 42 %``"""
         first, late = self.first_token_p50_s, self.first_token_p99_s
         run = "" if self.running is None else f"{self.running} requests run"
         wait = "" if self.waiting is None else f"{self.waiting} {'' if run else 'requests '}wait"
         parts = [", ".join(filter(None, (run, wait)))]
         parts += [] if self.tokens_per_s is None else [f"{self.tokens_per_s:.0f} tokens/s"]
-        parts += [f"first token {figure(first, 2)} s (p99 {figure(late, 2)} s)"] if first is not None and late is not None else []
+        parts += [f"first token {1000 * first:.0f} ms (p99 {1000 * late:.0f} ms)"] if first is not None and late is not None else []
         return "; ".join([*parts, *([] if self.kv_used_pct is None else [f"KV memory {self.kv_used_pct:.0f} %"])])
 
 

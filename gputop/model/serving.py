@@ -66,7 +66,7 @@ def newest(servings: Iterable[Serving]) -> dict[tuple[int, str, str, str], Servi
     return {key: one for key, one in found.items() if one.t_ns >= latest[one.pid][one.address if not one.pid else ""]}
 
 
-def subject_of(page: Serving) -> int:
+def subject_of(page: Serving | ServingNow) -> int:
     """The subject of a server's series: its topmost process; where the user gave the address, a number below 0 that stands for it."""
     return page.pid or -(crc32(page.address.encode()) & 0x7FFFFFFF) - 1
 
@@ -126,6 +126,14 @@ def total_of(pages: Iterable[ServingNow], name: str) -> float | None:
 def worst_of(pages: Iterable[ServingNow], name: str) -> float | None:
     """The most of a field over a server's models and engines; None if no page has it."""
     return max((value for one in pages if (value := getattr(one, name)) is not None), default=None)
+
+
+MOST_DIGITS = 4  # significant digits of what `whole` gives, as of `gputop.system.text.figure`
+
+
+def whole(value: float) -> int:
+    """The number that every surface prints for a rate, a share or a time in ms of a server: rounded here, so that nobody rounds again."""
+    return int(round(value, min(0, MOST_DIGITS - len(str(int(abs(value)))))))
 
 
 _RATES = {f"{name}_per_s": name for name in ("prompt_tokens", "generated_tokens", "finished", "preemptions", "steps")}
@@ -191,10 +199,13 @@ class ServingTracks:
 
     def __init__(self) -> None:
         self._pages: dict[tuple[int, str, str, str], list[Serving]] = {}
+        self._now: list[ServingNow] | None = []  # of these pages; None: not made yet
 
     def push(self, servings: dict[tuple[int, str, str, str], Serving]) -> None:
         """Take what a board has."""
         if not servings and not self._pages:
+            return
+        if servings.keys() == self._pages.keys() and all(page.t_ns <= self._pages[key][-1].t_ns for key, page in servings.items()):
             return
         pages: dict[tuple[int, str, str, str], list[Serving]] = {}
         for key, page in servings.items():
@@ -203,8 +214,10 @@ class ServingTracks:
                 known = [*known, page]
             kept = [one for one in known if one.t_ns >= page.t_ns - SPAN_NS]
             pages[key] = kept if len(kept) > 1 else known[-2:]
-        self._pages = pages
+        self._pages, self._now = pages, None
 
     def now(self) -> list[ServingNow]:
         """Each model of each engine, in order of their addresses."""
-        return [serving_now(pages[0] if len(pages) > 1 else None, pages[-1]) for _, pages in sorted(self._pages.items())]
+        if self._now is None:
+            self._now = [serving_now(pages[0] if len(pages) > 1 else None, pages[-1]) for _, pages in sorted(self._pages.items())]
+        return self._now

@@ -2,7 +2,7 @@
 
 A new series is a line in `gputop.model.fields`, and an observer here that stands in `OBSERVERS`. Observers run *before* the frame is
 folded into the board: the board is the older moment, the frame the newer one. Two ticks that saw the same measurement of a driver count
-as one.
+as one. Inference servers have `ServerSeries`: their readings are of several pages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gputop.model.gpu import instance_subject
 from gputop.model.histogram import quantile
 from gputop.model.machine import nic_subject
 from gputop.model.rates import bytes_per_s, cpu_deltas
-from gputop.model.serving import ServingNow, serving_now, subject_of
+from gputop.model.serving import ServingNow, ServingTracks, newest, subject_of, total_of, whole, worst_of
 from gputop.stream.history import History
 
 _GAUGES = (
@@ -246,27 +246,54 @@ def observe_memory(board: Board, frame: Frame, history: History) -> None:
             history.put(JOBS_MEMORY, 0, sum(held) / 2**30)
 
 
-def observe_servings(board: Board, frame: Frame, history: History) -> None:
-    """The requests, tokens and latencies of each inference server, its models and engines together; subject: see `subject_of`."""
-    servers: dict[int, list[ServingNow]] = {}
-    for page in frame.servings:
-        older = board.servings.get((page.pid, page.address, page.engine, page.model))
-        if older is None or page.t_ns > older.t_ns:
-            servers.setdefault(subject_of(page), []).append(serving_now(older, page))
-    for subject, models in servers.items():
-        for field_id, name, whole, factor in _OF_MODELS:
-            values = [value for one in models if (value := getattr(one, name)) is not None]
-            if values:
-                history.put(field_id, subject, factor * whole(values))
+class ServerSeries:
+    """The requests, tokens and latencies of each inference server, its models and engines together; subject: see `subject_of`.
+
+    They have the window of `ServingTracks`, as the verdict has it, and its rounding. A screen puts them with each judgement, so that its
+    lanes, its rows and its verdict are of one page; who does not judge observes frames.
+    """
+
+    def __init__(self) -> None:
+        self._tracks = ServingTracks()
+        self._put_ns: dict[int, int] = {}  # server -> time of the page that was put last
+
+    def observe(self, board: Board, frame: Frame, history: History) -> None:
+        """The observer for who does not judge."""
+        if frame.servings:
+            for pages in (board.servings, newest((*board.servings.values(), *frame.servings))):
+                self._tracks.push(pages)
+            self.put(self._tracks.now(), history)
+
+    def put(self, found: Iterable[ServingNow], history: History) -> None:
+        """Put what the servers' newest pages have, each page once."""
+        servers: dict[int, list[ServingNow]] = {}
+        for one in found:
+            servers.setdefault(subject_of(one), []).append(one)
+        for subject, models in servers.items():
+            page_ns = max(one.t_ns for one in models)
+            if page_ns == self._put_ns.get(subject):
+                continue
+            self._put_ns[subject] = page_ns
+            for field_id, name, together, shown in _OF_MODELS:
+                if (value := together(models, name)) is not None:
+                    history.put(field_id, subject, shown(value))
+        self._put_ns = {subject: self._put_ns[subject] for subject in servers}
 
 
-_OF_MODELS: tuple[tuple[str, str, Callable[[list[float]], float], float], ...] = (
-    (TOKENS, "generated_tokens_per_s", sum, 1.0), (WAITING, "waiting", sum, 1.0), (RUNNING, "running", sum, 1.0),
-    (KV_USED, "kv_used_pct", max, 1.0), (FIRST_TOKEN, "first_token_p99_s", max, 1000.0),
+_Together = Callable[[Iterable[ServingNow], str], "float | None"]
+_OF_MODELS: tuple[tuple[str, str, _Together, Callable[[float], float]], ...] = (
+    (TOKENS, "generated_tokens_per_s", total_of, whole), (WAITING, "waiting", total_of, float), (RUNNING, "running", total_of, float),
+    (KV_USED, "kv_used_pct", worst_of, whole), (FIRST_TOKEN, "first_token_p99_s", worst_of, lambda seconds: whole(1000 * seconds)),
 )  # fmt: skip
-"""(series of a server, field of its models, how these are one, factor)"""
+"""(series of a server, field of its models, how these are one, how it is rounded)"""
+
+
+def unjudged() -> tuple[Observer, ...]:
+    """All observers, for one stream that nobody judges."""
+    return (*OBSERVERS, ServerSeries().observe)
+
 
 Observer = Callable[[Board, Frame, History], None]
 OBSERVERS: tuple[Observer, ...] = (
-    observe_gpus, observe_host, observe_nics, observe_workers, observe_memory, observe_probes, observe_shares, observe_servings,
+    observe_gpus, observe_host, observe_nics, observe_workers, observe_memory, observe_probes, observe_shares,
 )  # fmt: skip

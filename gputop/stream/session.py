@@ -11,7 +11,10 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from gputop.findings.verdict import Ledger, ProcState, Verdict
+from msgspec.structs import replace
+
+from gputop.findings.sentence import plain
+from gputop.findings.verdict import Ledger, ProcState, Requests, Verdict
 from gputop.model.board import Board
 from gputop.model.fields import STEPS
 from gputop.model.frame import SECOND_NS, Frame, Header, Mark, Stack, TracedJob
@@ -20,7 +23,7 @@ from gputop.recording.ring import Ring
 from gputop.stream.following import Followed, Following
 from gputop.stream.history import WINDOW_NS, History
 from gputop.stream.kept_traces import join
-from gputop.stream.observers import OBSERVERS, histogram
+from gputop.stream.observers import OBSERVERS, ServerSeries, histogram
 from gputop.stream.offer import Offer, Offering
 
 if TYPE_CHECKING:
@@ -51,6 +54,7 @@ class Session(Followed):
         self._last_kept: dict[tuple[object, ...], tuple[int, Verdict]] = {}  # (symptom, cause, GPU, trainer) -> newest in `verdicts`
         self.offers: deque[tuple[int, Offer | None]] = deque()  # (since when it was offered, fix), back to `oldest_ns`
         self._offering = Offering()
+        self._servers = ServerSeries()
         self.marks: deque[Mark] = deque()
         self.stacks: deque[tuple[int, list[Stack]]] = deque(maxlen=64)  # (time of the frame, stacks in it)
         self._own_stacks: list[Stack] = []
@@ -153,6 +157,7 @@ class Session(Followed):
         for pid, standing in self.engine.standing.items():
             if standing.job.step is not None and pid in self.board.infos:
                 self.history.put(STEPS, pid, standing.job.step.per_s)
+        self._servers.put(self.engine.servings, self.history)
         self.history.forget_ended(self.board.infos)
         self._keep_verdict(t_ns, self.engine.verdict)
         offer = self._offering.take(t_ns, self.engine.verdict, self.board, self.engine.incidents)
@@ -165,11 +170,13 @@ class Session(Followed):
                 kept.popleft()
 
     def _keep_verdict(self, t_ns: int, verdict: Verdict) -> None:
-        """Keep what is shown from ``t_ns`` on. A verdict with new numbers alone replaces the one before it after `KEPT_EVERY_NS`."""
+        """Keep what is shown from ``t_ns`` on. A verdict with new numbers alone replaces the one before it after `KEPT_EVERY_NS`; at once
+        where they are a server's, which stand in its lanes and its row as well."""
         subject = verdict.symptom, verdict.cause, verdict.gpu, verdict.trainer_pid
         since_ns, kept = self._last_kept.get(subject, (0, verdict))
-        if not 0 <= t_ns - since_ns < KEPT_EVERY_NS:
-            self._last_kept[subject], kept = (t_ns, verdict), verdict
+        if not 0 <= t_ns - since_ns < KEPT_EVERY_NS or _asked(verdict) != _asked(kept):
+            kept = verdict if verdict.requests is None else replace(verdict, requests=plain(verdict.requests))  # 1 KB in place of 4
+            self._last_kept[subject] = t_ns, kept
         if not self.verdicts or self.verdicts[-1][1] is not kept:
             self.verdicts.append((t_ns, kept))
 
@@ -257,6 +264,10 @@ class Session(Followed):
     def unix_s(self, t_ns: int) -> float:
         """The wall clock at a moment of the stream."""
         return (self.header or Header()).unix_ns_of(t_ns) / 1e9
+
+
+def _asked(verdict: Verdict) -> Requests | None:
+    return None if verdict.requests is None else verdict.requests.numbers
 
 
 def code_of(state: ProcState) -> int:

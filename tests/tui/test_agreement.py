@@ -21,6 +21,8 @@ from tests.tui.test_dashboard import main, part
 
 DATA = Path(runs.__file__).parent / "data"
 RUNS = ("cpu-contention", "h2d-transfer", "memory-pressure", "healthy-fast", "sync-storm-cg-solver", "disk-burst-credits")
+SERVED = ("kv-full-queue", "scheduler-bound-grammar")
+LANES = {"queue": "QUEUE", "running": "REQ", "tokens": "TOK/S", "TTFT p99": "TTFT"}
 _LEDGER = re.compile(r"([\d.]+ of [\d.]+ GPU seconds) (?:lost so far|without work) \((\d+) %\)")
 
 
@@ -64,6 +66,31 @@ async def test_what_stands_twice_agrees(make_app: MakeApp, name: str, back_s: in
             [lane] = [line for line in lanes if re.match(rf"(GPU|SIM) 0 {title} ", line)]
             if shown := re.search(cells, gpu):
                 assert lane.split()[3] == shown[1], title
+
+
+@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("back_s", [0.0, 2.7])
+async def test_what_a_server_has_agrees(make_app: MakeApp, name: str, back_s: float) -> None:
+    """Beside its lanes, in its row, in the evidence and on the way of a request."""
+    session = seen(name)
+    app = make_app(session)
+    async with app.run_test(size=(160, 70)) as pilot:
+        if back_s:
+            with session.lock:
+                app.context.view.go_to(session, session.now_ns - round(back_s * SECOND_NS))
+        main(app).drawing.redraw()
+        beside = {title: line.removeprefix(title).split()[0] for line in part(app, "lanes") for title in LANES if line.startswith(title)}
+        head, *rows = part(app, "procs")
+        [row] = [line for line in rows if "ms " in line and "VLLM::" in line][:1]
+        cells = {title: row[: head.index(title) + len(title)].split()[-1].removesuffix("ms") for title in LANES.values()}
+        assert cells == {column: beside[title] for title, column in LANES.items()}
+        await pilot.press("e")
+        await pilot.pause()
+        box = app.screen.query_one(Scrolled).text
+        told = re.search(r"(\d+) requests run, (\d+) wait; (\d+) tokens/s; first token \d+ ms \(p99 (\d+) ms\)", " ".join(box.split()))
+        assert told is not None
+        assert [*told.groups()] == [cells[column] for column in ("REQ", "QUEUE", "TOK/S", "TTFT")]
+        assert f"{told[2]} wait, {told[1]} run; first token after" in " ".join(box.split())
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from gputop.agents.overview import server_row
+from gputop.findings.path import reading
 from gputop.metrics.otlp import latencies
-from gputop.model.fields import FIRST_TOKEN, KV_USED, STEPS, TOKENS, WAITING
+from gputop.model.board import Board
+from gputop.model.fields import FIRST_TOKEN, KV_USED, OF_SERVERS, RUNNING, STEPS, TOKENS, WAITING
 from gputop.model.frame import Frame, Header, Serving
-from gputop.model.serving import BEYOND_US, subject_of
+from gputop.model.serving import BEYOND_US, subject_of, whole
 from gputop.recording.keyframe import key_frame
 from gputop.recording.reader import Recording
 from gputop.recording.seconds import merge_second
 from gputop.recording.writer import Writer
+from gputop.stream.history import History
+from gputop.stream.observers import unjudged
 from gputop.stream.session import Session
 from gputop.stream.snapshot import Snapshots
+from gputop.system.text import figure
 from gputop.tables.database import Database
-from gputop.tui.draw.lanes import all_lanes
+from gputop.tui.draw.lanes import all_lanes, short, value_at
+from gputop.tui.draw.table import rows
 from gputop.tui.draw.view import View
 from tests.metrics.made import series, taken
-from tests.unit.diagnosis.scene import FUTEX, Proc, Scene
+from tests.unit.diagnosis.causes_serving import CORE, TOP, vllm
+from tests.unit.diagnosis.scene import FUTEX, POLL_SOCKET, Proc, Scene
 
-TOP, CORE = 90, 100
 SERVER = ["python3", "/opt/bin/vllm", "serve", "tiny"]
 
 
@@ -73,6 +81,78 @@ def test_lanes_of_a_server_come_first_and_steps_do_not(session: Session) -> None
     assert newest[TOKENS] == pytest.approx(200.0)
     assert (newest[WAITING], newest[KV_USED]) == (24.0, 50.0)
     assert newest[FIRST_TOKEN] == pytest.approx(492.0)
+
+
+def asked(seconds: float = 30.0) -> Iterator[Header | Frame]:
+    """A server whose queue, tokens and times change with each page, which comes once a second."""
+    made = vllm(30.0, 0.98, 0.1, POLL_SOCKET)
+    yield made.board.header
+    first_token, tokens = {100_000: 0, 500_000: 0, 3_000_000: 0}, 0
+    for tick in range(round(10 * seconds)):
+        second = tick // 10
+        if is_new := tick % 10 == 3:
+            first_token = {100_000: 2 * second, 500_000: 3 * second, 3_000_000: second * (second % 7)}
+            tokens += 211 + 37 * (second % 5)
+            gauges = {"waiting": 5 + second % 6, "running": 3 + second % 2, "kv_used_pct": 60.5 + second % 4}
+            made.server |= gauges | {"first_token": first_token}
+        frame = made.next_frame(0.1)
+        frame.key = not tick
+        frame.servings = [replace(one, generated_tokens=tokens) for one in frame.servings] if is_new else []
+        yield frame
+
+
+def shown(session: Session, at_ns: int | None) -> tuple[list[str], list[str], list[str]]:
+    """(running, queue, tokens a second, p99 of the first token, as the lanes print them; the same in the row; those of the verdict)"""
+    now_ns = session.now_ns if at_ns is None else at_ns
+    lanes = [short(value_at((field, TOP), session.history, now_ns)) for field in (RUNNING, WAITING, TOKENS, FIRST_TOKEN)]
+    view = View(width=160, cursor_ns=at_ns)
+    [served] = [row.served for row in rows(session, view) if row.served is not None]
+    row = [short(value) for value in (served.running, served.waiting, served.tokens_per_s, served.first_token_p99_ms) if value is not None]
+    verdict = session.verdict_at(at_ns)
+    assert verdict.requests is not None
+    told = re.search(r"(\d+) requests run, (\d+) wait; (\d+) tokens/s; first token \d+ ms \(p99 (\d+) ms\)", verdict.requests.told())
+    assert told is not None
+    assert f"{told[2]} wait, {told[1]} run; first token after" in verdict.requests.way[0].told
+    assert f"(p99 {told[4]} ms)" in verdict.requests.way[0].told
+    evidence = {one.metric: reading(one.value or 0.0, one.unit) for one in verdict.evidence}
+    assert evidence["requests_waiting"].split()[0] == told[2]
+    assert evidence["generated_tokens_per_s"].replace(",", "").split()[0] == told[3]
+    return lanes, row, [*told.groups()]
+
+
+def test_lanes_row_verdict_and_evidence_have_one_window_and_one_rounding() -> None:
+    """At each tick, between two judgements and while nothing else moves; and at each moment that one looks back to."""
+    session, at = Session(), dict[int, list[str]]()
+    for item in asked():
+        session.ingest(item)
+        if session.now_ns - session.oldest_ns > 8 * 10**9:
+            lanes, row, told = shown(session, None)
+            assert lanes == row == told
+            at[session.now_ns] = told
+    assert session.engine.verdict.cause == "frontend-bound"
+    assert sum(before != after for before, after in pairwise(at.values())) > 20, "each page has numbers of its own"
+    for t_ns, told in [*at.items()][::7]:
+        assert shown(session, t_ns) == (told, told, told)
+
+
+def test_who_does_not_judge_has_the_same_series() -> None:
+    session, history, board, observers = Session(), History(100_000_000), Board(), unjudged()
+    for item in asked(12.0):
+        session.ingest(item)
+        if isinstance(item, Frame):
+            history.tick(item.t_ns)
+            for observe in observers:
+                observe(board, item, history)
+            board.fold(item)
+    for field in OF_SERVERS:
+        judged, plain = ([value for _, value in one.values((field, TOP), 0, session.now_ns + 1)] for one in (session.history, history))
+        assert judged == plain
+        assert len(judged) > 9
+
+
+@pytest.mark.parametrize("value", [0.4, 7.5, 57.49999, 998.7, 1403.4999, 12344.9, 987654.3])
+def test_a_number_that_is_rounded_is_rounded_once(value: float) -> None:
+    assert int(figure(whole(value)).replace(",", "")) == whole(value) == float(f"{whole(value):.0f}")
 
 
 def test_a_page_that_is_not_read_has_its_reason_on_its_lane() -> None:

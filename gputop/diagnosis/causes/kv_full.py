@@ -36,7 +36,8 @@ _SWITCHES: Switches = {
 def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     server = server_of(job, facts)
     share = share_of(job, JUDGE.cause)
-    used = "" if server.kv_used is None else filled(" {:.0f}% of", 100 * server.kv_used)
+    asked = server.requests
+    used = "" if asked is None or asked.kv_used_pct is None else filled(" {:.0f}% of", asked.kv_used_pct)
     detail = filled("{} uses{} its memory for keys and values; {}", server.title, used, requests(server))
     if server.preemptions_per_s > 0.0:
         detail += filled("; {:.1f} requests a second are pushed out and begin again", server.preemptions_per_s)

@@ -25,16 +25,15 @@ def share_of(job: WalkedJob, cause: str) -> float:
 
 def evidence(server: ServerFacts) -> tuple[Evidence, ...]:
     """The numbers of its page, as far as it has them."""
-    if server.is_slow:
+    if (asked := server.requests) is None:
         return ()
-    used = None if server.kv_used is None else round(100 * server.kv_used, 1)
-    tokens = None if server.tokens_per_s is None else round(server.tokens_per_s, 1)
+    late_ms = None if asked.first_token_p99_s is None else round(1000 * asked.first_token_p99_s)
     return (
-        Evidence("requests_waiting", server.waiting, "", "requests in the server's queue"),
-        Evidence("requests_running", server.running, "", "requests that it works on"),
-        Evidence("generated_tokens_per_s", tokens, "/s", "tokens generated"),
-        Evidence("kv_used_pct", used, "%", "of the memory for keys and values in use"),
-        Evidence("first_token_p99_s", server.first_token_p99_s, "s", "99th percentile of the time to the first token"),
+        Evidence("requests_waiting", asked.waiting, "", "requests in the server's queue"),
+        Evidence("requests_running", asked.running, "", "requests that it works on"),
+        Evidence("generated_tokens_per_s", asked.tokens_per_s, "/s", "tokens generated"),
+        Evidence("kv_used_pct", asked.kv_used_pct, "%", "of the memory for keys and values in use"),
+        Evidence("first_token_p99_ms", late_ms, "ms", "99th percentile of the time to the first token"),
     )
 
 

@@ -13,7 +13,7 @@ from gputop.findings.verdict import Requests
 from gputop.model.board import Board
 from gputop.model.engines import DETOKENIZER, FRONT, SCHEDULER, TOKENIZER, Family, families
 from gputop.model.roles import program_name
-from gputop.model.serving import STARTING, TOO_SLOW, ServingNow, ServingTracks, total_of, worst_of
+from gputop.model.serving import STARTING, TOO_SLOW, ServingNow, ServingTracks, total_of, whole, worst_of
 
 _BEFORE_GPU = (FRONT, TOKENIZER, DETOKENIZER)  # parts through which each request and answer goes
 
@@ -41,7 +41,7 @@ class ServerFacts(Struct, frozen=True):
     parts: tuple[ServerPart, ...]
     running: int | None = None  # requests; None: its page has no such metric
     waiting: int | None = None
-    kv_used: float | None = None  # share of the memory for keys and values
+    kv_used_pct: float | None = None  # of the memory for keys and values
     preemptions_per_s: float = 0.0
     finished_per_s: float = 0.0
     tokens_per_s: float | None = None  # generated; None: its page has no such metric, or came once
@@ -62,12 +62,16 @@ class ServerFacts(Struct, frozen=True):
 
     @property
     def requests(self) -> Requests | None:
-        """Its requests in words; None while it does not answer."""
+        """Its requests as every line tells them, rounded here alone; None while it does not answer."""
         if self.is_slow or self.is_loading:
             return None
-        used = None if self.kv_used is None else round(100 * self.kv_used, 1)
-        tokens = None if self.tokens_per_s is None else round(self.tokens_per_s, 1)
-        return Requests(self.running, self.waiting, tokens, self.first_token_p50_s, self.first_token_p99_s, used)
+        tokens, used = (None if value is None else float(whole(value)) for value in (self.tokens_per_s, self.kv_used_pct))
+        return Requests(self.running, self.waiting, tokens, _ms(self.first_token_p50_s), _ms(self.first_token_p99_s), used)
+
+    @property
+    def queued_ms(self) -> int | None:
+        """The median time in the queue, rounded likewise."""
+        return None if self.queued_p50_s is None else whole(1000 * self.queued_p50_s)
 
     def busiest(self, *parts: str) -> ServerPart | None:
         """The busiest of the processes that play one of these parts; None if none is a process of its own."""
@@ -110,8 +114,13 @@ class ServerFacts(Struct, frozen=True):
         """True if requests wait for memory for keys and values, or lose theirs."""
         if 60 * self.preemptions_per_s >= policy.PUSHED_PER_MIN:
             return True  # whatever is free just now: each that is pushed out frees some
-        used = self.kv_used or 0.0
+        used = (self.kv_used_pct or 0.0) / 100
         return used >= policy.NEARLY_ALL and (self.preemptions_per_s > 0.0 or ((self.waiting or 0) > 0 and used >= 1.0 - policy.LITTLE))
+
+
+def _ms(seconds: float | None) -> float | None:
+    """The time in s, of whole ms."""
+    return None if seconds is None else whole(1000 * seconds) / 1000
 
 
 class Servers:
@@ -160,10 +169,10 @@ class Servers:
             for pid, part in family.parts.items()
             if part and pid in board.infos and not (part in _BEFORE_GPU and pid in trainers)  # one process does it all, as llama.cpp's
         ]  # fmt: skip
-        used, running, waiting = worst("kv_used_pct"), total("running"), total("waiting")
+        running, waiting = total("running"), total("waiting")
         return ServerFacts(
             family.engine.name, family.engine.title, tuple(parts), running=None if running is None else int(running),
-            waiting=None if waiting is None else int(waiting), kv_used=None if used is None else used / 100,
+            waiting=None if waiting is None else int(waiting), kv_used_pct=worst("kv_used_pct"),
             preemptions_per_s=total("preemptions_per_s") or 0.0, finished_per_s=total("finished_per_s") or 0.0,
             tokens_per_s=total("generated_tokens_per_s"), queued_p50_s=worst("queued_p50_s"),
             first_token_p50_s=worst("first_token_p50_s"), first_token_p99_s=worst("first_token_p99_s"),

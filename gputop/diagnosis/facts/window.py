@@ -52,6 +52,7 @@ from gputop.model.board import Board
 from gputop.model.collective import CollectiveTracks
 from gputop.model.frame import Frame, Met, ProcInfo, ProcSample
 from gputop.model.roles import Role
+from gputop.model.serving import ServingNow
 from gputop.model.stream import HIDDEN
 
 ROLES_NS = 1_000_000_000
@@ -209,6 +210,10 @@ class Window:
         traces = {("trace", pid): t_ns for pid, (t_ns, _) in board.traces.items()}
         return procs | traces | {("gpu", index): (gpu.lost, gpu.silent_s is None) for index, gpu in board.gpus.items()}
 
+    def servings(self) -> list[ServingNow]:
+        """All inference servers, as their own metrics have them at the last push."""
+        return self._servers.now()
+
     def gpu_util(self, index: int) -> float | None:
         """The latest utilization of a GPU, as a share; None if its last reading is old."""
         return self._gpus.util_now(index)
@@ -243,7 +248,7 @@ class Window:
             probes_load="ebpf" in board.sources and board.sources["ebpf"].state == "partial",
             watched_s=(self.t_ns - self._since_ns) / 1e9, wakes=view.woken.by_tid, pids=frozenset(board.infos),
             threads=self._wakes.threads(), main_calls=self._wakes.main_calls(), file_servers=self._file_servers(view),
-            wires=wires, ways=transport.ways_of(jobs, wires, host.ports), servings=self._servers.now(),
+            wires=wires, ways=transport.ways_of(jobs, wires, host.ports), servings=self.servings(),
             servers=self._served, collectives=self._collectives.now(),
         )  # fmt: skip
 

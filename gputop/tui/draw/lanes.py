@@ -472,7 +472,7 @@ def _guides(spec: Field, scale: tuple[float, float], rows: int) -> dict[int, Gui
 def _label(lane: Lane, history: History, width: int, at_ns: int, top: float | None = None) -> list[Span]:
     """Title, number and unit; before a tall lane also the ``top`` of its scale."""
     spec, side = lane.field, SIDE if width >= LABEL_WIDTH else NARROW_SIDE
-    value = _value_at(lane, history, at_ns)
+    value = value_at(lane.key, history, at_ns)
     number = "–" if value != value else short(value, spec.digits)
     spans = [(fit(lane.title, width - side), ""), (f" {number:>5} ", level(spec, value) or "title")]
     left = side - len(spans[1][0])
@@ -500,11 +500,12 @@ def brief_number(value: float) -> str:
     return f"{value / 1000:.3g}k" if value >= 1000 else f"{value:.3g}"
 
 
-def _value_at(lane: Lane, history: History, at_ns: int) -> float:
-    spec = lane.field
+def value_at(key: SeriesKey, history: History, at_ns: int) -> float:
+    """The number next to a lane; NaN where none stands."""
+    spec = FIELDS[key[0]]
     if spec.mean_ns:
-        return history.cell(lane.key, at_ns - spec.mean_ns + TICK_SLACK_NS, at_ns + 1)
-    return history.at(lane.key, at_ns, max(2 * spec.refresh_ns, 2 * spec.slowest_ns, 3 * SECOND_NS // 2))
+        return history.cell(key, at_ns - spec.mean_ns + TICK_SLACK_NS, at_ns + 1)
+    return history.at(key, at_ns, max(2 * spec.refresh_ns, 2 * spec.slowest_ns, 3 * SECOND_NS // 2))
 
 
 def level(spec: Field, value: float) -> str:

@@ -136,7 +136,7 @@ def test_the_row_of_a_serving_job_has_its_requests() -> None:
     assert wide[101] is not None
     assert (wide[101].waiting, wide[101].running, wide[101].tokens_per_s) == (20, 4, 300.0)
     late = next(one for one in COLUMNS if one.title == "TTFT")
-    assert late.cell(SimpleNamespace(served=ServedNow(20, 4, 300.0, 0.984)), None)[0] == "0.98s"
+    assert late.cell(SimpleNamespace(served=ServedNow(20, 4, 300.0, 984.0)), None)[0] == "984ms"
     assert late.cell(SimpleNamespace(served=ServedNow(20, 4, 300.0, None)), None)[0] == "–"
     assert wide[102] is None
     narrow, view = {row.pid: row for row in rows(session, View(width=80))}, View(width=160)
