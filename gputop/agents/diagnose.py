@@ -10,7 +10,7 @@ from gputop.agents.answer import SHORT, Answer, Asked, Next, Row, untrusted
 from gputop.agents.look import ALL, NOW, Look, cause_of, look, symptom_of
 from gputop.agents.places import Places
 from gputop.findings.explanation import Episode
-from gputop.findings.verdict import SEVERITIES, Fix
+from gputop.findings.verdict import SEVERITIES, Fix, Requests
 from gputop.fleet.jobs import LATE, WAITS, Job
 from gputop.fleet.overview import Overview
 
@@ -107,10 +107,15 @@ def details(one: Episode) -> dict[str, Any]:
             untrusted(f"{item.metric} = {'not measured' if item.value is None else item.value} {item.unit}: {item.text}")
             for item in one.evidence[:MOST_NAMED]
         ],
-        **({} if one.requests is None else {"request_way_untrusted": [untrusted(stage.line().strip()) for stage in one.requests.way]}),
+        **({} if one.requests is None else _way(one.requests)),
         "fixes": [_fix(fix) for fix in one.fixes[:MOST_FIXES]],
         **({} if one.next_test is None else {"next_test": _fix(one.next_test)}),
     }  # fmt: skip
+
+
+def _way(found: Requests) -> dict[str, Any]:
+    """The way of a request through an inference server."""
+    return {"request_way_untrusted": [untrusted(stage.line().strip()) for stage in found.way]}
 
 
 def _fix(fix: Fix) -> Row:
@@ -131,7 +136,7 @@ def _of_worst_job(target: str, fleet: Overview) -> DiagnoseAnswer:
     if not fleet.jobs:
         return DiagnoseAnswer(target=target, not_measured_untrusted=silent, headline_untrusted="no training on these hosts")
     job = fleet.jobs[0]
-    ledger = fleet.books.ledgers.get(job.key)
+    ledger, asked = fleet.books.ledgers.get(job.key), [requests for _, requests in fleet.servers_of(job)[:1]]
     return DiagnoseAnswer(
         target=target, symptom=symptom_of(job.symptom), cause=cause_of(job.cause), severity=job.severity,
         headline_untrusted=untrusted(job.headline), detail_untrusted=untrusted(job.detail),
@@ -141,6 +146,7 @@ def _of_worst_job(target: str, fleet: Overview) -> DiagnoseAnswer:
         },
         culprits=[{"pid": one.pid, "name_untrusted": untrusted(one.name, SHORT), "cpu_s": one.cpu_s} for one in job.culprits[:MOST_NAMED]],
         late_ranks=late_rows(job), not_measured_untrusted=silent, next=_where(job),
+        **(_way(asked[0]) if asked else {}),
     )  # fmt: skip
 
 

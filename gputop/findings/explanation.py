@@ -56,6 +56,7 @@ from gputop.system.text import clean
 SCHEMA = 1
 MOST_TRAINED = 64  # trainers that an explanation names, 1 KB each; a choice
 MOST_INCIDENTS = 100_000  # incidents that are read: one each half a minute for a month; a choice
+MOST_STAGES = 16  # parts of the way of a request that are read; there are 8, and a quota or a second taker of the CPUs
 _FEW, _MANY = Meta(max_length=256), Meta(max_length=4096)  # items in a list of one incident or one trainer
 
 
@@ -356,13 +357,13 @@ def _episode_from(one: Episode) -> Episode:
         culprits=[replace(culprit, name=name(culprit.name)) for culprit in one.culprits],
         evidence=evidence_from(one.evidence), fixes=fixes_from(one.fixes), help_url=page_of(one.cause),
         next_test=_test_from(one.next_test),
-        requests=None if one.requests is None else _requests_from(one.requests),
+        requests=None if one.requests is None else requests_from(one.requests),
     )  # fmt: skip
 
 
-def _requests_from(found: Requests) -> Requests:
-    """Requests of a file, with harmless names and only gputop's own texts."""
-    return replace(found, way=tuple(replace(one, name=name(one.name), told=said(one.told)) for one in found.way))
+def requests_from(found: Requests) -> Requests:
+    """Requests of a file or another machine, with harmless names and only gputop's own texts."""
+    return replace(found, way=tuple(replace(one, name=name(one.name), told=said(one.told)) for one in found.way[:MOST_STAGES]))
 
 
 def evidence_from(found: Iterable[Evidence]) -> list[Evidence]:

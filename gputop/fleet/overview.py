@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gputop.findings.explanation import Episode
 from gputop.findings.trouble import Trouble, is_fault, kind_of, stops_job, unknown
-from gputop.findings.verdict import LOOKING
+from gputop.findings.verdict import LOOKING, Requests
 from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Books, Job, JobRank, Sight, find_jobs, with_report
 from gputop.fleet.link import CONNECTING, UP, NodeState
 from gputop.stacks.nccl import NcclReport
@@ -66,6 +66,11 @@ class NodeRow(Struct, frozen=True):
     @property
     def host(self) -> str:
         return self.sight.host
+
+    @property
+    def requests(self) -> Requests | None:
+        """The requests of the inference server that the row is about; None of another program."""
+        return None if self.worst is None else requests_of(self.sight, self.worst)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -193,6 +198,12 @@ class Overview:
     def _show(self, sights: Sequence[Sight], jobs: list[Job]) -> None:
         self.sights, self.jobs, self.rows = list(sights), jobs, node_rows(sights, jobs)
 
+    def servers_of(self, job: Job) -> list[tuple[JobRank, Requests]]:
+        """Ranks of the job that are inference servers, each with its requests, as far as its node's verdict is about it."""
+        sights = {one.host: one for one in self.sights}
+        found = ((one, requests_of(sights[one.host], one)) for one in job.members if one.host in sights)
+        return [(one, requests) for one, requests in found if requests is not None]
+
     @property
     def silent(self) -> int:
         """Number of nodes that do not answer."""
@@ -232,6 +243,12 @@ def _row(sight: Sight, members: list[tuple[JobRank, Job]]) -> NodeRow:
     if not members:
         return NodeRow(sight, IDLE, sight.summary.verdict.headline or "nothing measured yet")
     return _row_of(sight, members)
+
+
+def requests_of(sight: Sight, member: JobRank) -> Requests | None:
+    """The requests of a rank that is an inference server, if its node's verdict is about that one."""
+    summary = sight.summary if sight.is_seen else None
+    return summary.requests if summary is not None and summary.verdict.trainer_pid == member.rank.pid else None
 
 
 def _is_the_nodes(one: Episode) -> bool:

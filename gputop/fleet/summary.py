@@ -22,10 +22,10 @@ from gputop.diagnosis.facts import intensity
 from gputop.diagnosis.facts.facts import Facts
 from gputop.diagnosis.symptoms import Standing
 from gputop.findings import sentence
-from gputop.findings.explanation import Episode, episode, evidence_from, fixes_from, in_general, steps_from
+from gputop.findings.explanation import Episode, episode, evidence_from, fixes_from, in_general, requests_from, steps_from
 from gputop.findings.ranks import RankPace
 from gputop.findings.trouble import stops_job
-from gputop.findings.verdict import Culprit, Evidence, Fix, Incident, Ledger, PathStep, Verdict, Word, best_fix
+from gputop.findings.verdict import Culprit, Evidence, Fix, Incident, Ledger, PathStep, Requests, Verdict, Word, best_fix
 from gputop.findings.ways import words
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import Header, ProcInfo
@@ -163,6 +163,7 @@ class Summary(Struct, frozen=True, omit_defaults=True, gc=False):
     fix: Fix | None = None  # to offer for that; None: there is none
     path: Annotated[list[PathStep], Meta(max_length=MOST_STEPS)] = []  # to its cause; empty where nothing is wrong
     evidence: Annotated[list[Evidence], Meta(max_length=MOST_STEPS)] = []  # of it: the first `NAMED`
+    requests: Requests | None = None  # of the inference server that the verdict is about, with their way through it
     node: Node = Node()
     gpus: Annotated[list[GpuRow], Meta(max_length=MOST_GPUS)] = []
     ranks: Annotated[list[Rank], Meta(max_length=MOST_RANKS)] = []
@@ -196,7 +197,9 @@ def read_summary(payload: bytes) -> Summary:
         found = sentence.unpack(data, Summary)
         cleaned: Summary = _cleaned(replace(found, verdict=found.verdict.brief(), incidents=[one.brief() for one in found.incidents]))
         fixes = [] if found.fix is None else fixes_from([found.fix])
-        return replace(cleaned, fix=next(iter(fixes), None), path=steps_from(found.path), evidence=evidence_from(found.evidence))
+        requests = None if found.requests is None else requests_from(found.requests)
+        path, evidence = steps_from(found.path), evidence_from(found.evidence)
+        return replace(cleaned, fix=next(iter(fixes), None), path=path, evidence=evidence, requests=requests)
     except (*BROKEN, zstandard.ZstdError) as error:
         raise ValueError(f"a summary cannot be read: {clean(str(error), NAME)}") from None
 
@@ -237,7 +240,8 @@ def summarize(board: Board, engine: Engine, rules: int = 0) -> Summary:
         gputop=__version__, rules=rules, host=header.host, boot_id=header.boot_id, t_ns=board.t_ns,
         unix_ns=header.unix_ns_of(board.t_ns), simulated=header.simulated, verdict=verdict.brief(),
         fix=best_fix(verdict.fixes), path=[*verdict.path][:MOST_STEPS], evidence=[*verdict.evidence][:NAMED],
-        node=_node(engine.facts, ranks, board), gpus=[_gpu(board.gpus[index]) for index in sorted(board.gpus)[:MOST_GPUS]],
+        requests=verdict.requests, node=_node(engine.facts, ranks, board),
+        gpus=[_gpu(board.gpus[index]) for index in sorted(board.gpus)[:MOST_GPUS]],
         ranks=ranks, ledger=engine.ledger.rounded(), incidents=_incidents(engine.incidents, header),
         sources={one.name: one.reason[:TEXT] for one in board.sources.values() if one.state not in ("ok", "off")},
         cpu_ns=cost.cpu_ns if cost else 0, rss_bytes=cost.rss_bytes if cost else 0, dropped=cost.dropped if cost else 0,

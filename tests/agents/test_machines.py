@@ -12,9 +12,12 @@ from gputop.agents import places as places_module
 from gputop.agents import tools
 from gputop.agents.places import Places
 from gputop.commands.replay import sample
+from gputop.fleet.jobs import Sight
+from gputop.fleet.overview import Overview
 from gputop.recording.reader import Recording
 from gputop.stream.reach import Target
 from gputop.system.errors import UserError
+from tests.fleet.test_summary import serving
 
 IN_TROUBLE_S = 12.0  # s from the beginning of the sample, soon after its first trouble began; it lasts for 23 s more
 
@@ -55,6 +58,16 @@ def test_a_host_that_answers_with_no_stacks_is_named(data: bytes, monkeypatch: p
     monkeypatch.setattr(places.hosts, "ask", lambda _host, _what, take, _pids: take(data))
     with pytest.raises(UserError, match=r"^node1: stacks cannot be read: .+"):
         places.stacks("host:node1", [1])
+
+
+def test_over_hosts_a_server_has_the_way_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    places, fleet, requests = Places(hosts=[Target("node1")]), Overview(), serving().requests
+    assert requests is not None
+    fleet.take([Sight("node1", serving())])
+    monkeypatch.setattr(places.hosts, "fleet", lambda: fleet)
+    told = tools.call(places, "diagnose", {"target": "hosts"})["request_way_untrusted"]
+    assert [one.part in str(line) for one, line in zip(requests.way, told, strict=True)] == [True] * len(told)
+    assert any("bowtie2 (900)" in str(line) for line in told)
 
 
 def test_hosts_are_one_target_and_each_is_one(places: Places) -> None:

@@ -21,6 +21,7 @@ from tests.corpus import runs
 from tests.corpus.accuracy import DATA
 from tests.fleet import nodes
 from tests.unit.diagnosis.causes_wire import fallen_back
+from tests.unit.diagnosis.test_requests import neighbours
 
 
 @cache
@@ -93,6 +94,42 @@ def test_a_second_of_eight_ranks_in_trouble_takes_two_kilobytes_at_most() -> Non
     node = told()[-1]
     eight = msgspec.structs.replace(node, ranks=[node.ranks[i % 3] for i in range(8)], gpus=[node.gpus[i % 3] for i in range(8)])
     assert len(pack_summary(eight)) <= 2000
+
+
+@cache
+def serving() -> Summary:
+    """The summary of a node whose neighbours take the CPU of an inference server's tokenizer."""
+    scene = neighbours()
+    scene.server |= {"first_token": {100_000: 5}, "queued": {100_000: 5}, "steps": 40.0}
+    for second in range(20):
+        for name in ("first_token", "queued"):
+            scene.server[name] = {100_000: 2 * second, 2_500_000: 3 * second}
+        scene.play(1.0, 0.5)
+    return summarize(scene.board, scene.engine, rules=7)
+
+
+def test_a_second_of_eight_servers_in_trouble_takes_two_kilobytes_at_most() -> None:
+    node = serving()
+    assert node.requests is not None
+    ranks = [msgspec.structs.replace(node.ranks[0], pid=node.ranks[0].pid + i, gpus=[i]) for i in range(8)]
+    gpus = [msgspec.structs.replace(node.gpus[0], index=i, uuid=f"GPU-{i}") for i in range(8)]
+    assert len(pack_summary(msgspec.structs.replace(node, ranks=ranks, gpus=gpus))) <= 2000
+
+
+def test_the_way_of_a_request_reaches_the_viewer_and_is_ours() -> None:
+    node = serving()
+    found = read_summary(payload_of(pack_summary(node)))
+    assert found.requests == node.requests
+    assert found.requests is not None
+    assert [one.part for one in found.requests.way if one.slow] == ["CPU"]
+    assert found.verdict.requests is None, "it is told once"
+    forgeries = (COMMAND, forged(COMMAND), forged("{}", COMMAND))
+    stages = [{"part": "CPU", "pid": 7, "name": f"x\x1b[2Jy; {COMMAND}", "told": text, "slow": True} for text in forgeries]
+    requests = {"running": 1, "waiting": 2, "tokens_per_s": 3.0, "way": stages * 100}
+    evil = read_summary(encoded(requests=requests)).requests
+    assert evil is not None
+    assert len(evil.way) < 20
+    assert not any(one.told or any(char in one.name for char in "\x1b|;") for one in evil.way)
 
 
 def test_who_reads_frames_passes_over_summaries() -> None:
@@ -177,6 +214,7 @@ REFUSED = {
     "no zstd": b"not a summary",
     "no msgpack": zstandard.ZstdCompressor().compress(b"\xc1"),
     "wrong type": encoded(ranks=[{"pid": "one"}]),
+    "a part of no way": encoded(requests={"running": 1, "waiting": 1, "tokens_per_s": 1.0, "way": [dict.fromkeys(("part", "name"), "x")]}),
     "too many ranks": encoded(ranks=[{"pid": 1}] * 1000),
     "no list": encoded(gpus={}),
     "NaN": encoded(ledger={"gpu_lost_s": float("nan")}),

@@ -12,7 +12,9 @@ import pytest
 from msgspec.structs import replace
 from textual.pilot import Pilot
 
+from gputop.findings import message
 from gputop.findings.verdict import Evidence, Fix, Ledger, PathStep
+from gputop.fleet import document
 from gputop.fleet.asking import NodeAnswer
 from gputop.fleet.jobs import Sight
 from gputop.fleet.link import DOWN, UP, NodeState
@@ -24,6 +26,7 @@ from gputop.stacks.nccl import NcclRank, NcclReport, pack_report
 from gputop.stream.playback import PlayedClock
 from gputop.stream.reach import Target
 from gputop.stream.survey import IncidentSpan, Survey
+from gputop.system.colour import painted
 from gputop.system.errors import UserError
 from gputop.system.text import cell_width
 from gputop.tui import clipboard, fleet_replay
@@ -37,7 +40,9 @@ from gputop.tui.fleet_boxes import FleetStacks, file_name
 from gputop.tui.fleet_node import NodeScreen, NodeStacks
 from gputop.tui.fleet_replay import RecordedNodeScreen
 from gputop.tui.fleet_screen import FleetApp, FleetScreen, PastScreen
+from gputop.tui.widgets import Scrolled
 from tests.fleet.nodes import fleet, late_rank, rank, sight
+from tests.fleet.test_summary import serving
 from tests.tui import scene
 from tests.wait import PATIENCE_S
 
@@ -645,6 +650,37 @@ def test_the_chosen_node_has_its_fix_on_top_and_its_verdict_lanes_way_and_number
             assert any("%  4 of 4 workers wanted a CPU" in text for text in texts)
             assert any("72 %" in text for text in texts)
             assert any("way   train.py rank 17 (1017) waits 60 %" in text for text in texts)
+
+
+def with_a_server() -> list[Sight]:
+    """A training, and a node whose neighbours take the CPU of an inference server's tokenizer."""
+    return [Sight("node09", serving()), *fleet(nodes=2)]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (110, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_a_node_that_serves(snap_compare: Compare, size: tuple[int, int]) -> None:
+    assert snap_compare(made(with_a_server()), terminal_size=size)
+
+
+async def test_row_lower_half_box_and_json_have_the_same_way_of_a_request() -> None:
+    """As the node's diagnosis told it, with the mark at the same part; a training has none."""
+    app, requests = made(with_a_server()), serving().requests
+    assert requests is not None
+    wanted = [painted(line, on=False).rstrip() for line in message.requests(requests, 140)]
+    assert [line for line in wanted if "►" in line] == [line for line in wanted if "CPU          bowtie2 (900)" in line] != []
+    async with app.run_test(size=(140, 48)) as pilot:
+        assert "\n".join(wanted) in page_of(app)
+        [row] = [line for line in page_of(app).splitlines() if line.startswith("node09 ")]
+        assert "0 ► CPU" in row
+        await pilot.press("e")
+        await pilot.pause()
+        box = [line.rstrip() for line in app.screen.query_one(Scrolled).text.splitlines()]
+        assert "\n".join(wanted) in "\n".join(box)
+        await pilot.press("escape", "down", "down")
+        assert "─ node01 ─" in page_of(app)
+        assert "  asks  " not in page_of(app)
+    told = document.fleet(overview(with_a_server()))
+    assert [one.summary.requests for one in told.nodes if one.summary is not None] == [requests, None, None]
 
 
 async def test_another_node_can_be_chosen_and_c_copies_its_fix(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 from typing import NamedTuple
 
@@ -54,7 +54,8 @@ def fix_line(row: NodeRow, width: int) -> Line:
 
 
 def lines(row: NodeRow, past: Sequence[Second], seconds: int, width: int) -> list[Line]:
-    """Lines about the node, by worth: its verdict, lanes of its last seconds, the way to the cause, the numbers; none while it is silent.
+    """Lines about the node, by worth: its verdict, of a server the way of a request, lanes of its last seconds, the way to the cause, the
+    numbers; none while it is silent.
 
     ``past``: its seconds, the last ``len(past)`` of ``seconds``.
     """
@@ -68,9 +69,14 @@ def lines(row: NodeRow, past: Sequence[Second], seconds: int, width: int) -> lis
     colour = SEVERITY_COLOURS.get(verdict.severity, "title")
     named = f" {'▲' if colour in ('crit', 'warn') else '●'} {verdict.symptom.upper()}{cause}  "
     out.append([(cut(named, width), colour), (cut(verdict.headline, max(0, width - cell_width(named))), "title")])
+    out += _fitting(message.requests(summary.requests, width), width)
     out += _lanes(past, seconds, width)
-    out += [line for line in (*message.way(summary.path, width), *message.why(summary.evidence, width)) if cell_width(_text(line)) <= width]
-    return out
+    return [*out, *_fitting((*message.way(summary.path, width), *message.why(summary.evidence, width)), width)]
+
+
+def _fitting(found: Iterable[Line], width: int) -> list[Line]:
+    """The lines that are no wider than the screen."""
+    return [line for line in found if cell_width(_text(line)) <= width]
 
 
 def _text(line: Sequence[Span]) -> str:

@@ -7,6 +7,7 @@ from math import ceil
 
 from msgspec import Struct
 
+from gputop.findings import message
 from gputop.findings.policy import LOST, QUARTER
 from gputop.findings.verdict import SEVERITY_COLOURS, Ledger
 from gputop.fleet.jobs import LATE, TROUBLED, UNKNOWN, WAITS, WORKS, Job, JobRank, Sight
@@ -20,13 +21,15 @@ from gputop.tui.draw.edges import Bar, Key, key_lines, scrub_line
 from gputop.tui.draw.lanes import merge
 from gputop.tui.draw.search import matches
 from gputop.tui.draw.view import View
+from gputop.tui.draw.why import MOST_WIDE
 
 NODES, JOBS, RANKS = VIEWS = ("nodes", "jobs", "ranks")
 WIDE = 130  # columns from which jobs and nodes stand below each other, and nodes have the host's columns
 TALL = 30  # rows, the same
 LEAST_RANKS = 6  # rows that are left below the nodes, from which the ranks of the job stand there: blank, heading, four ranks
-LEAST_CHOSEN, MOST_CHOSEN = 5, 14  # rows of the chosen node below the nodes: heading, verdict and lanes at least
+LEAST_CHOSEN, MOST_CHOSEN = 5, 22  # rows of the chosen node below the nodes: heading, verdict and lanes at least
 ROOMY = 14  # rows from which the nodes leave some to the chosen one
+MOST_SERVERS = 8  # servers of a job whose requests are shown
 LANE_S, WIDE_LANE_S = 120, 60  # s that a node's lane shows
 _GLYPHS = {WORKS: ("·", "good"), WAITS: ("▒", "warn"), LATE: ("█", "crit"), TROUBLED: ("▲", "crit"), UNKNOWN: ("?", "dim")}
 _MARKS = {
@@ -299,6 +302,8 @@ def _worst(row: NodeRow) -> Span:
     member = row.worst
     if member is None:
         return "", ""
+    if (requests := row.requests) is not None and requests.slow is not None:
+        return f"{member.number} ► {requests.slow.part}", "warn"
     return f"{member.number} {_state(member)}", _state(member)
 
 
@@ -443,6 +448,8 @@ def why_lines(fleet: Overview, job: Job | None) -> list[Line]:
         out += [[("clocks of its nodes are more than 2 s apart (~): which rank was late is uncertain", "warn")]] if job.skewed else []
         out += [[(f"these ranks step at another pace than the others: {_numbers(job.apart)}", "warn")]] if job.apart else []
         out += [[(f"{name}: {value}", "dim")] for name, value in job.identity.items()]
+        for member, requests in fleet.servers_of(job)[:MOST_SERVERS]:
+            out += [[], [(f"the way of a request on {member.place}", "head")], *message.requests(requests, MOST_WIDE)]
         out += _ledger_lines(fleet.books.ledgers.get(job.key))
         for member in job.late[:8]:
             out += _rank_lines(member)
