@@ -331,6 +331,11 @@ function lines(list, texts) {
     return item;
   }));
 }
+function asks(list, rows) { // the way of a request through an inference server, with a mark where the time goes
+  list.replaceChildren(...rows.map(([at, slow]) => el("li", { class: slow ? "warn" : null }, data.asked[at])));
+  list.hidden = !rows.length;
+  return list;
+}
 let told = null;
 function showVerdict() {
   const verdict = last(data.verdicts, cursor) || data.whole;
@@ -342,6 +347,7 @@ function showVerdict() {
   setText($("headline"), verdict.headline);
   setText($("detail"), verdict.detail);
   lines($("path"), verdict.path);
+  asks($("asks"), verdict.asks);
 }
 function showTaken(taken, name) {
   if (!taken.length) return;
@@ -465,7 +471,7 @@ function makeIncidents() {
     const summary = el("summary", {}, el("b", { class: one.severity === "high" ? "crit" : one.severity === "info" ? "dim" : "warn" }, `${one.symptom} ← ${one.cause}`), ` ${spanOf(one)} (${one.severity}${cost})`);
     const path = el("ol", { class: "path" });
     lines(path, one.path);
-    const body = [el("p", {}, one.headline), one.detail ? el("p", { class: "dim" }, one.detail) : null, one.path.length ? path : null, one.without ? el("p", {}, one.without) : null];
+    const body = [el("p", {}, one.headline), one.detail ? el("p", { class: "dim" }, one.detail) : null, one.path.length ? path : null, one.asks.length ? asks(el("ol", { class: "asks" }), one.asks) : null, one.without ? el("p", {}, one.without) : null];
     if (one.evidence.length) body.push(el("ul", { class: "evidence" }, ...one.evidence.map((item) => el("li", {}, `${item.metric} = ${item.value === null ? "not measured" : `${Math.round(item.value * 1000) / 1000} ${item.unit}`}: ${item.text}`))));
     if (one.culprits.length) body.push(el("p", {}, `by ${one.culprits.map((who) => `${who.name} (${who.pid})${who.cpu_s === null ? "" : `, ${who.cpu_s.toFixed(1)} CPU s`}`).join("; ")}`));
     for (const fix of one.fixes) body.push(...fixOf(fix));

@@ -27,7 +27,7 @@ from gputop.findings.explanation import Explanation
 from gputop.findings.lanes import LANES_OF_CAUSE
 from gputop.findings.path import amount, factor, sentence, tree, without
 from gputop.findings.traces import lines as trace_lines
-from gputop.findings.verdict import PathStep, Verdict, best_fix
+from gputop.findings.verdict import PathStep, Requests, Verdict, best_fix
 from gputop.model.fields import FIELDS, OF_SERVERS, STEPS
 from gputop.model.frame import SECOND_NS, Frame, Header
 from gputop.model.identity import Identity
@@ -269,7 +269,8 @@ class _Scribe:
         session, header, found = self.session, self.session.header or Header(), self.session.engine.explain()
         start_s = header.unix_ns_of(self.start_ns) / 1e9
         local = time.localtime(start_s)
-        explained = _explained(found, start_s)
+        lines: dict[str, int] = {}
+        explained = _explained(found, start_s, lines)
         rows = sorted(self.procs.values(), key=lambda proc: -proc.weight)
         shown = sorted((proc for proc in rows[:MOST_PROCESSES] if proc.numbers or proc.states), key=_place)
         return {
@@ -283,8 +284,8 @@ class _Scribe:
             "lanes": self._lanes_json(explained["whole"].get("trainer_pid")), "lanes_of_cause": LANES_OF_CAUSE,
             "procs": [self._proc_json(proc) for proc in shown],
             "procs_left_out": len(rows) - len(shown),
-            "verdicts": [[cell, _verdict_json(verdict)] for cell, verdict in self.verdicts],
-            "stacks": self.stacks, "traces": self.traces, "marks": self.marks,
+            "verdicts": [[cell, _verdict_json(verdict, lines)] for cell, verdict in self.verdicts],
+            "asked": [*lines], "stacks": self.stacks, "traces": self.traces, "marks": self.marks,
             **explained,
         }  # fmt: skip
 
@@ -382,10 +383,10 @@ def _place(proc: _ProcessCells) -> tuple[Any, ...]:
     return (role == "bystander", told.get("trainer") or told["pid"], order, told["pid"]) if role != "bystander" else (True, -proc.weight)
 
 
-def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+def _verdict_json(verdict: Verdict, lines: dict[str, int]) -> dict[str, Any]:
     return {
         "symptom": verdict.symptom, "cause": verdict.cause, "severity": verdict.severity, "headline": clean(verdict.headline),
-        "detail": clean(verdict.detail), "path": _lines(verdict.path), "gpu": verdict.gpu,
+        "detail": clean(verdict.detail), "path": _lines(verdict.path), "asks": _asks(verdict.requests, lines), "gpu": verdict.gpu,
     }  # fmt: skip
 
 
@@ -393,29 +394,36 @@ def _lines(path: Sequence[PathStep]) -> list[str]:
     return [clean(f"{indent}{line}") for indent, line in tree(path)]
 
 
-def _explained(found: Explanation, start_s: float) -> dict[str, Any]:
+def _asks(found: Requests | None, lines: dict[str, int]) -> list[tuple[int, bool]]:
+    """(number of the line, whether the time goes there) of each part of the way of a request; empty of another program than an inference
+    server. ``lines``: line -> its number; most are there many times."""
+    return [] if found is None else [(lines.setdefault(clean(one.line()), len(lines)), one.slow) for one in found.way]
+
+
+def _explained(found: Explanation, start_s: float, lines: dict[str, int]) -> dict[str, Any]:
     """The explanation of the whole stretch, with paths as text and times from its beginning."""
     worst = sorted(found.incidents, key=lambda one: -one.gpu_lost_s)[:MOST_INCIDENTS]
     incidents = []
     for one in sorted(worst, key=lambda one: one.start_unix_s):
         culprits = [f"{culprit.name} ({culprit.pid})" for culprit in one.culprits]
         incidents.append({
-            **{name: value for name, value in to_builtins(one).items() if name not in ("victims", "path")},
+            **{name: value for name, value in to_builtins(one).items() if name not in ("victims", "path", "requests")},
             "start_s": round(one.start_unix_s - start_s, 3),
             "end_s": None if one.end_unix_s is None else round(one.end_unix_s - start_s, 3),
-            "path": _lines(one.path), "told": clean(sentence(one.path)),
+            "path": _lines(one.path), "asks": _asks(one.requests, lines), "told": clean(sentence(one.path)),
             "without": clean(without(one.cause, culprits, one.regain_gpu_s, one.speedup_max)),
         })  # fmt: skip
     verdict = found.verdict
     said = {name: getattr(verdict, name) for name in ("symptom", "cause", "headline", "detail", "help_url")}
+    said |= {"path": _lines(verdict.path), "asks": []}
     own = [one for one in found.incidents if one.cause == verdict.cause]
     dearest = max(own, key=lambda one: one.gpu_lost_s, default=None)
     if dearest is not None:
         lost_s = found.ledger.by_cause.get(verdict.cause)
         said |= {"severity": dearest.severity, "incident": dearest.id, "fix": best_fix(dearest.fixes), "next_test": dearest.next_test}
-        said |= {"trainer_pid": dearest.trainer_pid, "gpu": dearest.gpu}
+        said |= {"trainer_pid": dearest.trainer_pid, "gpu": dearest.gpu, "asks": _asks(dearest.requests, lines)}
         said |= {"lost": f"{amount(lost_s)} GPU s" if lost_s else "", "bound": factor(verdict.speedup_max)}
     return {
         "incidents": incidents, "incidents_left_out": len(found.incidents) - len(incidents), "ledger": found.ledger,
-        "workers": found.workers, "what_if": found.what_if, "whole": {**said, "path": _lines(verdict.path)},
+        "workers": found.workers, "what_if": found.what_if, "whole": said,
     }  # fmt: skip

@@ -11,7 +11,7 @@ from gputop.findings import message
 from gputop.findings.verdict import SEVERITY_COLOURS, Fix, best_fix
 from gputop.system.colour import Line, Span
 from gputop.system.text import cell_width, clean, cut
-from gputop.tables.usage_text import SHARE, Table, incident_title, replay_command, summary, tables, title_of
+from gputop.tables.usage_text import SHARE, Table, incident_title, replay_command, requests_of, summary, tables, title_of
 
 GAP = 2  # columns between two of a table
 LEAST_NAME = 8  # columns of a name, however narrow the terminal
@@ -45,6 +45,7 @@ def _incident(one: dict[str, Any], width: int) -> Iterator[Line]:
     yield from _head(incident_title(one), one["severity"], width)
     yield from message.wrapped(one["headline"], width, "title")
     yield from message.wrapped(one["detail"], width)
+    yield from message.requests(requests_of(one), width)
     if (fix := best_fix(msgspec.convert(one["fixes"], list[Fix]))) is not None:
         yield from message.fixes([fix], width)
     if one["help_url"]:

@@ -11,8 +11,11 @@ from collections.abc import Iterator, Sequence
 from time import localtime, strftime
 from typing import Any, NamedTuple
 
+import msgspec
+
 from gputop.findings.money import money
 from gputop.findings.path import amount
+from gputop.findings.verdict import Requests
 from gputop.system.text import clean, counted
 
 MOST_ROWS = 15  # of a table; the rest is one row
@@ -170,6 +173,16 @@ def incident_lines(one: dict[str, Any]) -> tuple[str, list[str], list[str]]:
     return incident_title(one), [clean(line) for line in said], [clean(line) for line in commands]
 
 
+def requests_of(one: dict[str, Any]) -> Requests | None:
+    """The requests of an incident of an inference server."""
+    return None if one["requests"] is None else msgspec.convert(one["requests"], Requests)
+
+
+def _way(one: dict[str, Any]) -> list[str]:
+    """Lines of the way of a request; none of another program."""
+    return [] if (found := requests_of(one)) is None else [clean(stage.line()) for stage in found.way]
+
+
 def incident_title(one: dict[str, Any]) -> str:
     lasted = "" if one["end_unix_s"] is None else f", for {hours(round(one['end_unix_s'] - one['start_unix_s']))}"
     return clean(f"{one['cause']} on {one['host']}, {_start(one)}{lasted}: {amount(one['gpu_lost_s'])} GPU s lost")
@@ -195,6 +208,7 @@ def markdown(told: dict[str, Any]) -> str:
         title, said, commands = incident_lines(one)
         lines += ["", "## Worst incidents"] if not i else []
         lines += ["", f"{i + 1}. {_escaped(title)}", *(f"   {_escaped(line)}" for line in said), ""]
+        lines += [*(f"       {line}" for line in way), ""] if (way := _way(one)) else []
         lines += [f"       {command}" for command in commands]
     for table in tables(told):
         heads, right = [head.lstrip(">") for head in table.heads], [head.startswith(">") for head in table.heads]
@@ -230,7 +244,9 @@ def page(told: dict[str, Any]) -> str:
     for i, one in enumerate(told["incidents"]):
         title, said, commands = incident_lines(one)
         out += ["<h2>Worst incidents</h2>"] if not i else []
-        out += [f"<h3>{text(title)}</h3>", *(f"<p>{text(line)}</p>" for line in said), *(f"<pre>{text(line)}</pre>" for line in commands)]
+        out += [f"<h3>{text(title)}</h3>", *(f"<p>{text(line)}</p>" for line in said)]
+        out += ["<pre>" + "\n".join(map(text, way)) + "</pre>"] if (way := _way(one)) else []
+        out += [f"<pre>{text(line)}</pre>" for line in commands]
     for table in tables(told):
         scroll = f'<div class="scroll" tabindex="0" role="region" aria-label="{text(table.title)}, table">'
         out += [f"<h2>{text(table.title)}</h2>", *([f'<p class="dim">{text(table.note)}</p>'] if table.note else [])]

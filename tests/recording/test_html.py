@@ -28,6 +28,7 @@ from tests.browser import Browser, browser
 from tests.recording.made import HEADER, record
 from tests.recording.test_report import seconds, week
 from tests.require import require
+from tests.unit.test_servings import asked
 
 HOSTILE = "</script><script>window.pwned=1</script><img src=http://198.51.100.1/x onerror='window.pwned=1'>"
 MOST_BYTES = 3 << 20
@@ -229,6 +230,27 @@ def test_no_text_lies_over_another(tab: Browser, page: Path, tmp_path: Path, wid
         tab.open(shown, width, 800)
         assert tab.run(OVERLAPS) == [], shown.name
         assert tab.run("document.documentElement.scrollWidth") <= width, shown.name
+
+
+def test_a_server_has_the_way_of_a_request_at_each_moment_and_in_each_incident(tab: Browser, page: Path, tmp_path: Path) -> None:
+    """As its diagnosis tells it, with a mark where the time goes; a training has none."""
+    header, *frames = asked()
+    path, session = tmp_path / "served.gputop", Session()
+    record(path, frames, header)  # type: ignore[arg-type]
+    for item in (header, *frames):
+        session.ingest(item)
+    assert cli.main(["export", str(path), "--to", "html", "-o", str(tmp_path / "served.html")]) == 0
+    tab.open(tmp_path / "served.html")
+    assert complaints(tab) == []
+    tab.run("go(cells - 1)")
+    read = "[...document.querySelectorAll('{} li')].map((one) => [one.textContent, one.className === 'warn'])"
+    verdict, [incident] = session.engine.verdict, session.engine.explain().incidents
+    for place, requests in (("#asks", verdict.requests), ("#incidents .asks", incident.requests)):
+        assert requests is not None
+        assert tab.run(read.format(place)) == [[one.line(), one.slow] for one in requests.way]
+        assert [one.part for one in requests.way if one.slow] == ["tokenizer"]
+    tab.open(page)
+    assert tab.run("document.getElementById('asks').hidden")
 
 
 def test_it_opens_with_headline_fix_and_a_button_to_copy_it(tab: Browser, page: Path) -> None:

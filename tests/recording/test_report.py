@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import html
 import json
 import os
 import random
@@ -27,6 +28,7 @@ from gputop.commands.replay import sample
 from gputop.commands.report import instant, price, recordings
 from gputop.findings.explanation import Episode
 from gputop.findings.money import GpuHourPrice, apportion
+from gputop.findings.sentence import plain
 from gputop.findings.verdict import CAUSES, Fix, Ledger
 from gputop.model.frame import Frame, Gpu, GpuProc, ProcInfo, ProcSample
 from gputop.recording.reader import Recording
@@ -34,6 +36,7 @@ from gputop.system.colour import painted
 from gputop.system.errors import UserError
 from gputop.tables import usage, usage_lines, usage_text
 from gputop.tables.usage import Owner, StretchUsage
+from tests.fleet.test_summary import serving
 from tests.recording.made import HEADER, SECOND, START_NS, Session, record
 from tests.wait import PATIENCE_S
 
@@ -300,6 +303,20 @@ def test_as_text_it_has_the_same_numbers_in_the_width_of_the_terminal(width: int
     if width >= 72:
         assert sum("█" in line for line in shown) > 5
         assert max(len(line) for line in shown if not any(command in line for command in commands)) <= width
+
+
+def test_an_incident_of_a_server_has_the_way_of_a_request_in_every_format() -> None:
+    requests = plain(serving().requests)
+    assert requests is not None
+    told = week()
+    told[0].incidents = [(replace(EPISODE, gpu_lost_s=90.0, requests=requests), "/data/run.gputop")]
+    found = usage.bill(told, UNIX_S, UNIX_S + 7 * DAY_S, None)
+    wanted = [one.line() for one in requests.way]
+    assert "<pre>" + "\n".join(map(html.escape, wanted)) + "</pre>" in usage_text.page(found)
+    assert "\n".join(f"       {line}" for line in wanted) in usage_text.markdown(found)
+    shown = [painted(line, on=False) for line in usage_lines.lines(found, 120)]
+    assert all(any(line.endswith(one) for line in shown) for one in wanted)
+    msgspec.json.encode(found)
 
 
 @pytest.mark.parametrize(("part", "whole", "text"), [(0, 0, ""), (0, 5, "0 %"), (5, 5, f"{'█' * usage_text.BAR} 100 %")])
