@@ -4,8 +4,9 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 const cells = data.cells, perSecond = 1 / data.cell_s;
 const WINDOWS_S = [10, 20, 30, 60, 120, 300, 600];
-const STEPS = "steps.per_s", EFFECT = [STEPS, "gpu.util_pct", "gpu.gr_active_pct"]; // what is felt, and what is paid for
-const TALL = [STEPS, "gpu.util_pct", "gpu.power_w", "sync.p99_ms", data.lanes.some((lane) => lane.id === "runq.p99_ms") ? "runq.p99_ms" : "runq.pct"];
+const STEPS = "steps.per_s", SERVED = ["serving.tokens_per_s", "serving.waiting"];
+const EFFECT = [...SERVED, STEPS, "gpu.util_pct", "gpu.gr_active_pct"]; // what is felt, and what is paid for
+const TALL = [...SERVED, STEPS, "gpu.util_pct", "gpu.power_w", "sync.p99_ms", data.lanes.some((lane) => lane.id === "runq.p99_ms") ? "runq.p99_ms" : "runq.pct"];
 const MOST_BYSTANDERS = 8, LEAST_CPU_PCT = 1, MOST_INCIDENTS = 10;
 const STARVING = 64, INFERRED = 128;
 // word -> [colour, height as a share, hatched]: never told by colour alone
@@ -214,11 +215,11 @@ function drawOverview() {
 
 // rows that stay; their numbers change
 const setText = (node, text) => { if (node.textContent !== text) node.textContent = text; };
-// the order of the story, as on the screen: steps, how busy the GPU is, what the cause shows in, the rest as it was
+// the order of the story, as on the screen: tokens and queue, or steps, how busy the GPU is, what the cause shows in, the rest as it was
 function orderLanes(cause, gpu, pid) {
   const own = data.lanes_of_cause[cause] || [], chosen = gpu === null || gpu === undefined ? (lanes.find((lane) => lane.gpu !== null) || {}).gpu : gpu;
   const ours = (lane) => lane.gpu === null ? lane.pid === null || lane.pid === (pid || lane.pid) : lane.gpu === chosen;
-  const rank = (lane) => !ours(lane) ? 9 : EFFECT.includes(lane.id) ? EFFECT.indexOf(lane.id) : own.includes(lane.id) ? 4 + own.indexOf(lane.id) / 9 : 9;
+  const rank = (lane) => !ours(lane) ? 9 : EFFECT.includes(lane.id) ? EFFECT.indexOf(lane.id) : own.includes(lane.id) ? EFFECT.length + own.indexOf(lane.id) / 9 : 9;
   const order = lanes.map((lane, i) => [rank(lane), i, lane]).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
   for (const [, , lane] of order) {
     lane.row.classList.toggle("tall", TALL.includes(lane.id) || (ours(lane) && own.includes(lane.id)));

@@ -19,7 +19,7 @@ from gputop.commands.replay import sample
 from gputop.commands.report import price
 from gputop.findings.lanes import LANES_OF_CAUSE
 from gputop.findings.verdict import page_of
-from gputop.model.fields import STEPS
+from gputop.model.fields import STEPS, TOKENS, WAITING
 from gputop.model.frame import Frame, ProcInfo
 from gputop.recording.reader import Recording
 from gputop.stream.session import Session
@@ -242,6 +242,8 @@ def test_a_server_has_the_way_of_a_request_at_each_moment_and_in_each_incident(t
     assert cli.main(["export", str(path), "--to", "html", "-o", str(tmp_path / "served.html")]) == 0
     tab.open(tmp_path / "served.html")
     assert complaints(tab) == []
+    first = tab.run("[...document.querySelectorAll('#lanes li')].map((row) => lanes.find((lane) => lane.row === row).id)")[:2]
+    assert first == [TOKENS, WAITING], "what its clients feel"
     tab.run("go(cells - 1)")
     read = "[...document.querySelectorAll('{} li')].map((one) => [one.textContent, one.className === 'warn'])"
     verdict, [incident] = session.engine.verdict, session.engine.explain().incidents
