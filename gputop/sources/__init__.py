@@ -107,10 +107,14 @@ def is_simulated() -> bool:
     return bool(os.environ.get("GPUTOP_SIMULATED"))
 
 
+def _in_a_look(settings: Settings) -> str | None:
+    return "a single look is too short for it" if settings.everyone else None
+
+
 def _without_ebpf(settings: Settings) -> str | None:
     if settings.ebpf:
         return None
-    return "a single look is too short for it" if settings.everyone else "not asked for: --no-ebpf"
+    return _in_a_look(settings) or "not asked for: --no-ebpf"
 
 
 def _unless_simulated(_: Settings) -> str | None:
@@ -125,7 +129,7 @@ REGISTRY = (
     Entry("nics", "gputop.sources.nics", "NicSource", is_later=True),
     Entry("cgroup", "gputop.sources.cgroup", "CgroupSource"),
     Entry("ebpf", "gputop.sources.ebpf.source", "EbpfSource", _without_ebpf, reopens=False, is_later=True),
-    Entry("perf", "gputop.sources.perf", "PerfSource", is_later=True),
+    Entry("perf", "gputop.sources.perf", "PerfSource", _in_a_look, is_later=True),
     Entry("nvml", "gputop.sources.nvml", "NvmlSource", _unless_simulated),
     Entry("kernel-log", "gputop.sources.kernel_log", "KernelLogSource", _unless_simulated, is_later=True),
     Entry("simulated", "gputop.sources.simulated", "SimulatedSource", lambda _: None if is_simulated() else ""),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
@@ -28,7 +27,11 @@ def takes_colour(stream: TextIO, environ: Mapping[str, str] = os.environ) -> boo
 
 def width_of(stream: TextIO, least: int, most: int, otherwise: int) -> int:
     """Columns for text on a stream: the terminal's within bounds; ``otherwise`` in a pipe or a file, whose lines depend on no terminal."""
-    return min(most, max(least, shutil.get_terminal_size((otherwise, 24)).columns)) if stream.isatty() else otherwise
+    if not stream.isatty():
+        return otherwise
+    import shutil  # loads compressors
+
+    return min(most, max(least, shutil.get_terminal_size((otherwise, 24)).columns))
 
 
 def painted(line: Line, on: bool) -> str:

@@ -10,12 +10,14 @@ import pytest
 from gputop.system.imports import without
 from tests.wait import PATIENCE_S
 
+MOST_OF_A_LOOK = 178  # modules of gputop's that `--once --json` imports without a GPU, each about 0.25 ms of CPU: one more needs a reason
 _LOADED = "import sys; print(*sorted(sys.modules))"
+_OF_A_GPU = ("gputop.diagnosis.causes.", "gputop.model.engines.", "gputop.sources.nvml.")
 
 
 def loaded(code: str) -> set[str]:
     done = subprocess.run([sys.executable, "-c", f"{code}\n{_LOADED}"], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
-    return set(done.stdout.split())
+    return set(done.stdout.splitlines()[-1].split())
 
 
 def test_a_collector_imports_no_command_line_and_no_screen() -> None:
@@ -37,6 +39,13 @@ def test_a_collector_imports_no_command_line_and_no_screen() -> None:
 def test_a_screen_starts_its_collector_before_it_imports_what_takes_long() -> None:
     found = loaded("import gputop.cli, gputop.stream.child; gputop.cli.make_parser('live')")
     assert not found & {"asyncio", "gputop.diagnosis", "gputop.model.frame", "msgspec", "textual", "tomllib"}
+
+
+def test_a_single_look_imports_what_it_uses() -> None:
+    found = loaded("import gputop.cli; assert gputop.cli.main(['--once', '--json']) == 0; import gputop.diagnosis.judge as j; j.table()")
+    assert not found & {"asyncio", "gputop.sources.ebpf.source", "gputop.sources.perf.source", "inspect", "ssl", "textual"}
+    own = {name for name in found if name.startswith("gputop") and not name.startswith(_OF_A_GPU)}
+    assert len(own) <= MOST_OF_A_LOOK, "import where it is used what no look needs, or raise the bound"
 
 
 def test_asyncio_is_imported_without_openssl() -> None:

@@ -8,7 +8,6 @@ A new cause is one new file, and its word in `gputop.findings.verdict.OWN_CAUSES
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -19,7 +18,7 @@ from msgspec.structs import force_setattr, replace
 from gputop.diagnosis.graph.edges import Leaf
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.waitgraph import Walk
-from gputop.findings.verdict import OWN_CAUSES, SYMPTOMS, Culprit, Evidence, Fix
+from gputop.findings.verdict import OWN_CAUSES, SYMPTOMS, UNCOSTED, Culprit, Evidence, Fix
 from gputop.system import plugins
 
 
@@ -55,7 +54,8 @@ class Judge(Struct, frozen=True):
 @lru_cache(maxsize=1)
 def judges() -> tuple[Judge, ...]:
     """The judges of all causes, gputop's own first, then plug-ins'."""
-    modules = (importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__))
+    walked = (cause for cause in sorted(OWN_CAUSES) if cause not in ("none", *UNCOSTED))
+    modules = (importlib.import_module(f"{__name__}.{cause.replace('-', '_')}") for cause in walked)
     found = (getattr(module, "JUDGE", None) for module in modules)
     own = tuple(judge for judge in found if isinstance(judge, Judge))
     return (*own, *(judge for judge in map(_plugged, plugins.plugins(plugins.CAUSES)) if judge is not None))
