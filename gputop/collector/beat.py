@@ -86,22 +86,25 @@ class _Roles:
         self.programs: frozenset[int] = frozenset()
         self.writers: frozenset[int] = frozenset()  # processes that write what trainers without workers read, or what such writers read
         self._infos: dict[int, ProcInfo] = {}
+        self._found: dict[int, roles.Role] = {}
         self._is_due = True
         self._due_ns = 0
 
     def follow(self, frame: Frame, gpu_pids: frozenset[int]) -> None:
-        """Assign roles again if processes came, ended or changed."""
-        for pid in frame.gone:
-            self._infos.pop(pid, None)
+        """Assign roles again if processes with a part in a job came, ended or changed."""
+        known = self._infos
+        changed = [known.pop(pid) for pid in frame.gone if pid in known]
         for info in frame.infos:
-            self._infos[info.pid] = info
-        changed = bool(frame.infos or frame.gone)
-        self._is_due |= changed or gpu_pids != self.gpu_pids
+            before = known.get(info.pid)
+            if before is not info:
+                changed += (info,) if before is None else (before, info)
+                known[info.pid] = info
+        self._is_due = self._is_due or gpu_pids != self.gpu_pids or roles.may_differ(changed, known, self._found, gpu_pids)
         self.gpu_pids = gpu_pids
-        if self._is_due and frame.t_ns >= self._due_ns:
+        is_assigned = self._is_due and frame.t_ns >= self._due_ns
+        if is_assigned:
             self._assign(frame.t_ns)
-            changed = True
-        if changed:
+        if changed or is_assigned:
             self.writers = self._ends_of(self.alone)
             self.writers |= self._ends_of(self.writers)
 
@@ -111,7 +114,7 @@ class _Roles:
 
     def _assign(self, t_ns: int) -> None:
         self._is_due, started = False, time.thread_time_ns()
-        found = roles.assign(self._infos, self.gpu_pids)
+        found = self._found = roles.assign(self._infos, self.gpu_pids)
         self.hot, self.alone = roles.hot(found), roles.without_workers(found)
         self.trainers = frozenset(pid for pid, role in found.items() if role.kind == "trainer")
         self.programs = roles.children_of(self._infos, self.alone)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from msgspec import Struct
@@ -90,6 +90,34 @@ def assign(infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int], contexts: Co
     other, see `_Assignment._has_smaller_context`.
     """
     return _Assignment(infos, gpu_pids, contexts or {}).roles()
+
+
+def may_differ(changed: Iterable[ProcInfo], infos: Mapping[int, ProcInfo], roles: Mapping[int, Role], gpu_pids: frozenset[int]) -> bool:
+    """False if `assign` still gives ``roles``: none of the processes that came, changed or ended has a part in a job.
+
+    ``changed``: their identities before and after, where there is one. On a busy host short programs come and go all the time.
+    """
+    near: set[int] = set()
+    for info in changed:
+        if info.pid in gpu_pids or info.uses_cuda or info.comm in (TORCH_WORKER, _KTHREADD) or info.pid in roles or info.ppid in roles:
+            return True
+        if "grain" in info.libs or (info.cmdline and (_is_spawned(info) or _is_forkserving(info) or _is_launcher(info))):
+            return True
+        near = near or set(_around(infos, roles))
+        if info.pid in near:
+            return True
+    return False
+
+
+def _around(infos: Mapping[int, ProcInfo], roles: Iterable[int]) -> Iterator[int]:
+    """Processes without a role by which those with one are recognized: their parents, also of a forkserver, and whom they are connected
+    to."""
+    for info in (one for pid in roles if (one := infos.get(pid)) is not None):
+        yield info.ppid
+        if (parent := infos.get(info.ppid)) is not None:
+            yield parent.ppid
+        yield from info.other_ends
+        yield from info.read_by
 
 
 def is_whole_machine(infos: Mapping[int, ProcInfo]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Collection
 
@@ -376,3 +377,46 @@ def _timed(infos: dict[int, ProcInfo]) -> float:
     began = time.thread_time()
     roles.assign(infos, frozenset(range(10, 18)))
     return time.thread_time() - began
+
+
+def _machine(chance: random.Random, count: int) -> dict[int, ProcInfo]:
+    """A machine of made-up processes, each the child of an earlier one or of init: trainers, workers, launchers, and many others."""
+    infos = {1: info(1, 0, "init", [], exe="/sbin/init")}
+    for pid in range(2, count):
+        infos[pid] = _process(chance, pid, infos)
+    return infos
+
+
+def _process(chance: random.Random, pid: int, infos: dict[int, ProcInfo]) -> ProcInfo:
+    comm, cmdline = chance.choice((
+        ("python", TRAIN), ("python", SPAWN), ("python", FORKSERVER), ("python", TRACKER), ("python", COMPILER), (TORCH, TRAIN),
+        ("bash", ["bash"]), ("torchrun", ["python", "/bin/torchrun", "train.py"]), ("cat", ["cat", "a"]), ("kthreadd", []),
+        ("python", ["python", "other.py"]),
+    ))  # fmt: skip
+    ends = [other for other in infos if chance.random() < 0.05]
+    return info(
+        pid, chance.choice([*infos]), comm, cmdline, uses_cuda=chance.choice((None, False, False, True)),
+        libs=chance.choice(([], ["grain"])), env=chance.choice(({}, {}, {"RANK": "1"})), other_ends=ends[:1], read_by=ends[1:2],
+        exe=chance.choice((PYTHON, "/bin/x")), serves=chance.random() < 0.1, start_ticks=chance.randrange(40),
+    )  # fmt: skip
+
+
+def test_who_has_no_part_in_a_job_changes_no_role():
+    spared = 0
+    for seed in range(400):
+        chance = random.Random(seed)
+        infos = _machine(chance, chance.randrange(3, 16))
+        gpu = frozenset(pid for pid in infos if chance.random() < 0.15)
+        found = roles.assign(infos, gpu)
+        for _ in range(12):
+            after, pids = dict(infos), [chance.randrange(2, 18) for _ in range(chance.choice((1, 1, 2, 3)))]
+            for pid in pids:
+                if chance.random() < 0.4:
+                    after.pop(pid, None)
+                else:
+                    after[pid] = _process(chance, pid, after)
+            changed = [one for pid in pids for one in (infos.get(pid), after.get(pid)) if one is not None]
+            differs = roles.may_differ(changed, after, found, gpu)
+            assert differs or roles.assign(after, gpu) == found, (seed, infos, changed)
+            spared += not differs
+    assert spared > 400, "there was something to spare"

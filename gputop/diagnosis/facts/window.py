@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -138,10 +138,10 @@ class Window:
         # A spawned child is named a worker once it has imported torch, and may be gone a second later.
         if fresh and len(board.infos) == len(before) and all(board.infos.get(pid) is before.get(pid) for pid in self.roles):
             return
-        seen = dict(board.infos), board.compute_pids, board.contexts
-        if seen != self._seen:
-            self.roles, self._seen = who.assign(*seen), seen
-        self._roles_ns = self.t_ns
+        infos, pids, contexts = seen = dict(board.infos), board.compute_pids, board.contexts
+        if seen[1:] != self._seen[1:] or (infos != before and who.may_differ(_changed(before, infos), infos, self.roles, pids)):
+            self.roles = who.assign(infos, pids, contexts)
+        self._seen, self._roles_ns = seen, self.t_ns
 
     def _push_procs(self, board: Board, oldest_ns: int) -> None:
         hot = who.hot(self.roles)
@@ -464,6 +464,12 @@ def _woken_by(view: _View, job: JobFacts) -> dict[int, float]:
     own = trainer.own_wakes[0] if trainer.own_wakes is not None else None
     read = feeders.read_by_threads(trainer, view.board.infos, view.children.get(trainer.pid, ()), own, job.idle or 0.0)
     return found | {pid: max(share, found.get(pid, 0.0)) for pid, share in read.items()}
+
+
+def _changed(before: Mapping[int, ProcInfo], infos: Mapping[int, ProcInfo]) -> Iterator[ProcInfo]:
+    """Identities of the processes that came, changed or ended, before and after."""
+    yield from (info for pid, info in before.items() if infos.get(pid) is not info)
+    yield from (info for pid, info in infos.items() if before.get(pid) is not info)
 
 
 def _hidden(board: Board) -> tuple[str, str]:
