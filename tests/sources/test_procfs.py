@@ -45,8 +45,8 @@ def test_no_proc_is_unavailable(tmp_path: Path) -> None:
 
 
 def test_cold_once_a_second_hot_every_tick(proc: FakeProc, reader: Reader) -> None:
-    for pid in range(101, 120):
-        proc.process(pid)
+    for pid in range(100, 120):
+        proc.process(pid, oncpu=RAN_NS)
     reader.beat()
     frames = reader.second(hot={105})
     counts = {pid: sum(p.pid == pid for frame in frames for p in frame.procs) for pid in range(100, 120)}
@@ -391,6 +391,9 @@ def test_kernel_threads_rename_themselves_without_noise(proc: FakeProc, reader: 
     assert all(not frame.infos for frame in reader.second())
 
 
+RAN_NS = 10**15  # of a process that has not rested all its life, whatever the host's uptime is
+
+
 def read_in(seconds: list[list[Frame]], pid: int) -> list[int]:
     """How often ``pid`` was read in each second."""
     return [sum(p.pid == pid for frame in frames for p in frame.procs) for frames in seconds]
@@ -404,7 +407,8 @@ def _until(rested: int) -> int:
 
 def test_who_rests_is_read_every_third_second_and_ever_more_seldom(proc: FakeProc, reader: Reader) -> None:
     for pid in (7, 8):
-        proc.process(pid, comm="kswapd0", cmdline=b"", flags=0x208040)
+        proc.process(pid, comm="kswapd0", cmdline=b"", flags=0x208040, oncpu=RAN_NS)
+    proc.counters(100, oncpu=RAN_NS)
     reader.beat()
     long, longest = _until(LONG_AFTER), _until(LONGEST_AFTER)
     seconds = [reader.second() for _ in range(longest + 2 * LONGEST_RESTS_S)]
@@ -417,6 +421,33 @@ def test_who_rests_is_read_every_third_second_and_ever_more_seldom(proc: FakePro
         assert [sum(told[-LONGEST_RESTS_S:]), sum(told[-2 * LONGEST_RESTS_S : -LONGEST_RESTS_S])] == [1, 1]
     assert len({tuple(read_in(seconds, pid)[RESTS_AFTER + 1 :]) for pid in (7, 8, 100)}) == 1, "in the same seconds"
     assert {p.pid for p in reader.beat(key=True).procs} == {7, 8, 100}
+
+
+def test_who_rested_all_its_life_is_read_as_seldom_from_the_first_reading_on(proc: FakeProc, reader: Reader) -> None:
+    """Unless it runs just now, ran more, or has just been started; and unless it is a trainer's child."""
+    young = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 10_000_000
+    proc.process(200, state="R")
+    proc.process(300, oncpu=RAN_NS)
+    proc.process(400, threads=3, utime=RAN_NS // 10_000_000)
+    proc.process(500, start=young)
+    proc.process(600, threads=3)
+    proc.process(700, ppid=800)
+    proc.process(800)
+    reader.beat({800})
+    seconds = [reader.second({800}) for _ in range(LONG_RESTS_S)]
+    told = {pid: read_in(seconds, pid) for pid in range(100, 800, 100)}
+    assert {pid for pid, times in told.items() if sum(times) == 1} == {100, 600}
+    assert {pid for pid, times in told.items() if times[:2] == [1, 1]} >= {200, 300, 400, 500}
+    assert all(told[700][1:])
+
+
+def test_who_rested_all_its_life_is_read_at_once_when_it_runs(proc: FakeProc, reader: Reader) -> None:
+    seconds = []
+    for second in range(5):
+        proc.write("proc/stat", f"cpu  {100 * second} 0 0 100 0 0 0 0 0 0\n")
+        proc.counters(100, oncpu=1 + second * 10**9)
+        seconds.append(reader.second())
+    assert all(read_in(seconds, 100)[2:])
 
 
 def resting(proc: FakeProc, reader: Reader, busy_ticks: int = 0) -> None:
@@ -476,18 +507,19 @@ def test_work_that_nobody_explains_wakes_those_that_rest_once(proc: FakeProc, re
 
 
 def test_threads_beside_the_main_one_count_as_its_work(proc: FakeProc, reader: Reader) -> None:
-    proc.counters(100, threads=3)
+    ran = RAN_NS // 10_000_000
+    proc.counters(100, threads=3, utime=ran)
     seconds = []
     for second in range(12):
-        proc.counters(100, threads=3, utime=5 * second)
+        proc.counters(100, threads=3, utime=ran + 5 * second)
         seconds.append(reader.second())
     assert read_in(seconds, 100)[1:] == [1] * 11
 
 
 def test_garbage_in_the_delay_field(proc: FakeProc, reader: Reader) -> None:
-    proc.counters(100, blkio=2**62)
+    proc.counters(100, blkio=2**62, oncpu=RAN_NS)
     assert sample(reader.beat(), 100).blkio_delay_ns is None
-    proc.counters(100, blkio=12, oncpu=9)
+    proc.counters(100, blkio=12, oncpu=RAN_NS + 9)
     assert sample(reader.second(), 100).blkio_delay_ns == 120_000_000
     proc.write("proc/sys/kernel/task_delayacct", "0\n")
     reader.beat(key=True)
@@ -497,8 +529,8 @@ def test_garbage_in_the_delay_field(proc: FakeProc, reader: Reader) -> None:
 
 def test_few_descriptors_are_enough(proc: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "LIMIT", files.RESERVE + 10)
-    for pid in range(101, 131):
-        proc.process(pid)
+    for pid in range(100, 131):
+        proc.process(pid, oncpu=RAN_NS)
     source = ProcfsSource(Settings(root=str(proc.root)))
     reader = Reader(source)
     reader.beat()

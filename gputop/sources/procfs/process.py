@@ -37,6 +37,7 @@ SLIGHT_NS = 1_000_000  # ns on a CPU, in which a process copies a few MB at most
 SERVES_AFTER = 10  # readings in which it was met at serving, after which a process serves (guess)
 MOST_READS = 4  # descriptors followed at a look that threads read from (guess)
 MOST_SERVED = 128  # threads of one that serves; of more it is not known
+_SLEEPS = ("S", "I")  # states; a kernel thread idles
 _NEVER_RESTS = 1 << 40  # readings
 _NEVER = -(1 << 40)  # tick number before the first reading
 _NO_NEWS: tuple[list[ThreadInfo], str] = ([], "")
@@ -283,7 +284,13 @@ class Process:
         known = total_ns is not None and before[1] is not None and before[0] == several
         self.used_ns = max(0, total_ns - before[1]) if known else 0  # type: ignore[operator]
         at_rest = known and self.used_ns < RESTS_BELOW * 1e9 * max(1.0, self.since / tick.per_second)
-        self.rested = self.rested + 1 if at_rest else 0
+        self.rested = self.rested + 1 if at_rest else LONG_AFTER if self.sample is None and self._rested_all_its_life(tick) else 0
+
+    def _rested_all_its_life(self, tick: Tick) -> bool:
+        """True if the process sleeps, and has hardly run since it was started: its first reading stands for those that were not taken."""
+        age_ns = (tick.boot_ticks - self.stat.start_ticks) * parse.NS_PER_CLOCK_TICK
+        ran_ns = self._total_ns[1]
+        return self.stat.state in _SLEEPS and age_ns >= LONG_RESTS_S * 1e9 and ran_ns is not None and ran_ns < RESTS_BELOW * age_ns
 
     def _look(self, tick: Tick, hot: bool, near: bool, before: parse.Stat, is_whole: bool) -> None:
         ran, self._ran = self._ran, False

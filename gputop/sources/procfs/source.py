@@ -1,9 +1,10 @@
 """Schedule that decides which process is read when.
 
 Trainers and workers (`Beat.hot`) are read in every tick and per thread; if there are more than `FEW`, some times a second, and up to `FEW`
-trainers among them twice as often as the rest. Other processes are read about once a second, spread over the ticks; kernel threads that
-rest every three seconds. New processes are found by the pids that the kernel gave out since the last tick (/proc/loadavg), and by listing
-/proc once a second. A new process is read once it has lived for `YOUNG_NS`.
+trainers among them twice as often as the rest. Other processes are read about once a second, spread over the ticks; those that rest, or did
+all their life, every 3, 9 and then 27 s, unless /proc/stat shows more work than all that are read explain. New processes are found by the
+pids that the kernel gave out since the last tick (/proc/loadavg), and by listing /proc once a second. A new process is read once it has
+lived for `YOUNG_NS`.
 
 Reading takes at most `READ_SHARE` of a tick; processes left over are read in the next ticks, longest waiting first.
 """
