@@ -17,7 +17,8 @@ class FakeProc:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.write("proc/loadavg", "0.50 0.40 0.30 1/100 4242\n")
+        self.threads, self.last_pid = 100, 4242
+        self.born(self.last_pid)
         self.write("proc/stat", "cpu  10 0 10 100 0 0 0 0 0 0\ncpu0 10 2 10 100 5 1 2 3 0 0\nintr 5 0\nctxt 777\nprocs_running 3\n")
         self.write("etc/passwd", "root:x:0:0::/root:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\n")
 
@@ -69,10 +70,13 @@ class FakeProc:
 
     def born(self, last_pid: int) -> None:
         """What tells a reader that pids were given out."""
-        self.write("proc/loadavg", f"0.50 0.40 0.30 1/100 {last_pid}\n")
+        self.last_pid = last_pid
+        self.write("proc/loadavg", f"0.50 0.40 0.30 1/{self.threads} {last_pid}\n")
 
     def vanish(self, pid: int) -> None:
         shutil.rmtree(self.root / self.folder(pid))
+        self.threads -= 1
+        self.born(self.last_pid)
 
 
 def stat(pid: int, comm: str = "python", state: str = "S", ppid: int = 1, utime: int = 0, stime: int = 0, threads: int = 1,

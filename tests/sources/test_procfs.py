@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -483,6 +484,27 @@ def test_who_rests_has_its_switches_and_io_read_after_it_ran_enough(proc: FakePr
         proc.write("proc/100/io", io)
         one = sample([frame for _ in range(LONGEST_RESTS_S) for frame in reader.second()], 100)
         assert (one.oncpu_ns, one.state, one.rss_bytes, one.vol, one.read_bytes) == (oncpu, "T", 200 * PAGE_BYTES, vol, read)
+
+
+def test_who_is_adopted_by_a_trainer_rests_no_longer(proc: FakeProc, reader: Reader) -> None:
+    proc.process(200, ppid=300)
+    reader.second({100})
+    proc.counters(200, ppid=100, oncpu=3)
+    assert sum(read_in([reader.second({100}) for _ in range(LONG_RESTS_S)], 200)) >= 1
+    assert all(read_in([reader.second({100}) for _ in range(3)], 200)[1:])
+
+
+def test_proc_is_listed_when_somebody_came_or_ended(proc: FakeProc, reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = list[str]()
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: listed.append(path) or listdir(path))
+    folder = str(proc.root / "proc") + "/"
+    for _ in range(12):
+        reader.second()
+    assert listed.count(folder) <= 4
+    proc.vanish(100)
+    gone = reader.second() + reader.second()
+    assert [pid for frame in gone for pid in frame.gone] == [100]
 
 
 def test_children_of_a_trainer_never_rest(proc: FakeProc, reader: Reader) -> None:

@@ -34,7 +34,8 @@ from gputop.system.privilege import in_initial_pid_namespace, may_ptrace
 GIVEN_MOST = 64  # new pids that are looked at one by one; if there are more, /proc is listed, 0.5 ms per 1,000 processes
 YOUNG_NS = 250_000_000  # ns of life before a process is read: the first reading takes 0.25 ms, and most of a shell's children live shorter
 LIST_EVERY_NS = 200_000_000  # ns between two such lists
-LIST_AT_LEAST_NS = 1_000_000_000  # ns after which /proc is listed in any case
+LIST_AT_LEAST_NS = 1_000_000_000  # ns after which /proc is listed if any process or thread of the host was started or has ended
+LIST_IN_ANY_CASE_NS = 5_000_000_000  # ns after which it is listed even so: as many may have begun in another pid namespace as ended here
 CROWD_LOOKS_PER_S = 2.5  # readings of a trainer or worker if there are more than `FEW`, as often as the probes' maps are read
 TOGETHER = 2 * FEW  # trainers and workers that are read in the same tick: cheaper than in two, each with cold caches
 HOT_REFRESH_S, CROWD_REFRESH_S = 3, 6  # s between two readings of a trainer's or worker's cgroup and affinity; if there are many
@@ -100,13 +101,16 @@ class ProcfsSource:
         self._names: set[str] = set()  # the entries of /proc when it was listed last
         self._listed_ns = -LIST_AT_LEAST_NS
         self._last_pid = -1
+        self._listed = -1, b""  # pid given out last, and number of threads of the host, when /proc was listed last
         self._given: deque[tuple[int, range]] = deque()  # (when, pids that the kernel gave out), not looked at yet
         self._loadavg = KeptFile(self._proc, "loadavg", 128, self._pool)
         self._stat = KeptFile(self._proc, "stat", STAT_BYTES, self._pool)
         self._busy_ns: int | None = None  # of all CPUs, a second ago
         self._explained_ns = self._usual_ns = 0  # part of it that the read processes used; part that is usually unexplained
         self._woken = False  # whether all were read since
-        self._waited: frozenset[int] = frozenset()  # processes that a trainer may wait for, which never rest; found once a second
+        self._waited: frozenset[int] = frozenset()  # processes that a trainer may wait for, which never rest
+        self._waited_of: tuple[object, ...] = ()  # what they were found by, at most once a second
+        self._kin = 0  # changes of parents so far
         self._locks = Locks(self._proc, self._pool)
         self._wires = Wires(self._proc)
         self._transports = Transports(root)
@@ -221,7 +225,8 @@ class ProcfsSource:
             return self._processes
         hot = self._hot if tick.key or len(self._hot) <= FEW else self._shifts[tick.number % len(self._shifts)]
         others, rest = self._slots[tick.number % self._per_second], rests_from(tick.number // self._per_second)
-        if not tick.number % self._per_second:
+        if not tick.number % self._per_second and (around := (self._asked, self._wakers, self._kin)) != self._waited_of:
+            self._waited_of = around
             self._waited = self._gpu_pids.union(pid for pid, process in self._processes.items() if self._is_near(process))
         due = {pid: process for pid, process in others.items() if process.rested < rest or pid in self._waited}
         return {pid: process for pid, process in due.items() if pid not in self._hot} | hot
@@ -276,9 +281,9 @@ class ProcfsSource:
 
     def _list(self, tick: Tick, frame: Frame) -> dict[int, Process]:
         """Find new and ended processes; returns the new ones."""
-        last_pid = self._newest_pid()
-        age = tick.t_ns - self._listed_ns
-        if age < LIST_AT_LEAST_NS:
+        last_pid, threads = self._newest()
+        age, rests = tick.t_ns - self._listed_ns, (last_pid, threads) == self._listed and last_pid >= 0
+        if age < (LIST_IN_ANY_CASE_NS if rests else LIST_AT_LEAST_NS):
             given = last_pid - self._last_pid
             if 0 <= given <= GIVEN_MOST:
                 self._given.append((tick.t_ns, range(last_pid - given + 1, last_pid + 1)))
@@ -286,16 +291,17 @@ class ProcfsSource:
                 return self._grown_up(tick.t_ns)
             if age < LIST_EVERY_NS:
                 return {}
-        self._listed_ns, self._last_pid = tick.t_ns, last_pid
+        self._listed_ns, self._last_pid, self._listed = tick.t_ns, last_pid, (last_pid, threads)
         self._given.clear()
         return self._list_all(frame)
 
-    def _newest_pid(self) -> int:
-        """The pid given out last, to a process or a thread; -1 if the kernel does not show it."""
+    def _newest(self) -> tuple[int, bytes]:
+        """(pid given out last, to a process or a thread; number of threads of the host); -1 if the kernel does not show it."""
         try:
-            return int(self._loadavg.read().rpartition(b" ")[2])
+            rest, _, newest = self._loadavg.read().rpartition(b" ")
+            return int(newest), rest.rpartition(b"/")[2]
         except (OSError, ValueError):
-            return -1
+            return -1, b""
 
     def _grown_up(self, t_ns: int) -> dict[int, Process]:
         """New processes among the pids that were given out long enough ago. Some pids are threads: their status has another Tgid."""
@@ -373,7 +379,9 @@ class ProcfsSource:
         try:
             hot = process.pid in self._hot
             full, threaded = hot or self._is_full_look(process, tick), process.pid in self._threaded
+            parent = process.stat.ppid
             is_new = process.read(tick, hot, full, hot or self._is_near(process), threaded)
+            self._kin += process.stat.ppid != parent
             self._explained_ns += process.used_ns
             if is_new:
                 self._identify(process, tick)

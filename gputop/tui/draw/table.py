@@ -176,9 +176,10 @@ class _RowBuilder:
         asked = bool(self.view.pattern or self.view.pid or self.view.user)
         busy: list[tuple[float, int]] = []
         for pid, sample in self.newer.procs.items():
-            if pid in shown:
+            before = self.older.procs.get(pid)
+            if pid in shown or (before is sample and not asked):  # of thousands most are not read again within the span
                 continue
-            share = _cpu_pct(self.older.procs.get(pid), sample)
+            share = _cpu_pct(before, sample)
             if asked or (share is not None and share >= LEAST_BYSTANDER_PCT):
                 busy.append((-(share or 0.0), pid))
         return [self.row(pid) for _, pid in sorted(busy)]
