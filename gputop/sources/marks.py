@@ -12,7 +12,6 @@ import re
 import socket
 import stat
 import struct
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -190,13 +189,19 @@ def make_directory(uid: int) -> tuple[int, str, list[str]]:
         if isinstance(folder, int):
             return folder, path, refused
         refused.append(f"{path}: {folder}")
-    path = tempfile.mkdtemp(prefix=f"gputop-{uid}-", dir=_temporary()[-1])
+    path = os.path.join(_temporary()[-1], f"gputop-{uid}-{os.urandom(4).hex()}")
+    os.mkdir(path, 0o700)
     return open_own(path, uid), path, refused
 
 
 def _temporary() -> list[str]:
-    """Directories for temporary files, the user's choice first; the last has room for a random name in a socket's address."""
-    chosen = tempfile.gettempdir()
+    """Directories for temporary files, the user's choice first; the last has room for a random name in a socket's address.
+
+    As `tempfile` chooses, which imports compressors: half a MiB that the collector has no other use for.
+    """
+    named = (os.path.abspath(path) for name in ("TMPDIR", "TEMP", "TMP") if (path := os.environ.get(name)))
+    usable = (path for path in (*named, "/tmp", "/var/tmp") if os.path.isdir(path) and os.access(path, os.W_OK, effective_ids=True))
+    chosen = next(usable, "/tmp")
     return [chosen] if _fits(os.path.join(chosen, "gputop-4294967295-12345678")) else [chosen, "/tmp"]
 
 

@@ -35,7 +35,6 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path.chmod(0o1777)
     monkeypatch.setenv("TMPDIR", str(path))
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
-    monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr("gputop.sources.marks.places", lambda uid: [place for place in places(uid) if place.startswith(str(path))])
     # No other collector on this machine is to hear us.
     monkeypatch.setattr("gputop.sources.marks.bound", lambda pid="self": [name for name in bound(pid) if name.startswith(f"{path}/")])
@@ -301,11 +300,21 @@ def test_where_a_name_is_too_long_for_a_socket_another_place_is_taken(temporary:
     deep = temporary / ("x" * 90)
     deep.mkdir()
     monkeypatch.setenv("TMPDIR", str(deep))
-    monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr("gputop.sources.marks.places", places)
     with opened() as source:
         assert len(source._path) < 108
         assert not list(deep.iterdir())
+
+
+FOLDERS = [("", "/tmp"), ("/no/such/folder", "/tmp"), ("/proc/self/comm", "/tmp"), ("/var/tmp", "/var/tmp")]
+
+
+@pytest.mark.parametrize(("given", "chosen"), FOLDERS)
+def test_the_users_folder_for_temporary_files_is_taken_where_it_can_be(given: str, chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", given)
+    monkeypatch.delenv("TEMP", raising=False)
+    monkeypatch.delenv("TMP", raising=False)
+    assert places(1234)[-1] == f"{chosen}/gputop-1234"
 
 
 def test_who_connects_and_says_nothing_is_not_waited_for(temporary: Path) -> None:

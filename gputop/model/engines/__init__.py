@@ -57,9 +57,18 @@ def engines() -> tuple[Engine, ...]:
     return tuple(importlib.import_module(f"{__name__}.{name}").ENGINE for name in NAMES)
 
 
-def names_of(info: ProcInfo) -> Iterator[str]:
+def names_of(info: ProcInfo) -> tuple[str, ...]:
     """Names of the program, script or module, in small letters, and the beginning of a module or title: ``vllm`` of
     ``vllm.entrypoints.api_server``, ``vllm::`` of ``VLLM::EngineCore``."""
+    return _names(info.exe, info.comm, tuple(info.cmdline))
+
+
+@lru_cache(maxsize=MOST_KNOWN)
+def _names(exe: str, comm: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(_named(ProcInfo(0, 0, exe=exe, comm=comm, cmdline=list(words))))
+
+
+def _named(info: ProcInfo) -> Iterator[str]:
     for name in (info.comm.lower(), program_name(info).lower()):
         yield name
         if "::" in name:
