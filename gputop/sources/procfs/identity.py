@@ -18,6 +18,7 @@ from gputop.sources.files import read_once
 from gputop.system.errors import start_thread
 
 _WANTED = frozenset(name.encode() for name in ENV_OF_INTEREST)
+_NOBODY = ProcInfo(0, 0)  # its empty lists are shared by all processes
 _ENVIRON_BYTES = 262_144  # most bytes read of a process's environment
 
 
@@ -27,7 +28,7 @@ class IdentityReader:
     __slots__ = ("_folder", "_users", "info")
 
     def __init__(self, folder: str, pid: int, users: Users) -> None:
-        self.info = ProcInfo(pid, 0)
+        self.info = msgspec.structs.replace(_NOBODY, pid=pid)
         self._folder = folder
         self._users = users
 
@@ -61,10 +62,10 @@ class IdentityReader:
 
     def change(self, **found: object) -> bool:
         """Set fields; True if any differs from before."""
-        if all(getattr(self.info, name) == value for name, value in found.items()):
-            return False
-        self.info = msgspec.structs.replace(self.info, **found)
-        return True
+        changed = {name: value for name, value in found.items() if getattr(self.info, name) != value}
+        if changed:
+            self.info = msgspec.structs.replace(self.info, **changed)
+        return bool(changed)
 
     def _cmdline(self, stat: parse.Stat) -> list[str]:
         """A zombie has no command line: it keeps the last one."""
