@@ -361,6 +361,8 @@ def test_why_there_is_no_ebpf():
     entry = next(entry for entry in REGISTRY if entry.name == "ebpf")
     off = [entry.off(settings) for settings in (Settings(), Settings(ebpf=False), Settings(ebpf=False, everyone=True))]
     assert off == [None, "not asked for: --no-ebpf", "a single look is too short for it"]
+    samples = next(entry for entry in REGISTRY if entry.name == "perf")
+    assert [samples.off(Settings(everyone=single)) for single in (False, True)] == [None, "a single look is too short for it"]
 
 
 def test_without_sudo_the_word_is_not_that_it_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
