@@ -169,7 +169,8 @@ class ProcSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     in none, or its holder is not known. For a trainer, a worker, and programs of theirs."""
     wire_arriving_ns: int | None = None
     """For so long data kept arriving at one of its TCP connections, in large segments, since it was first read; twice a second, with the
-    other fields ``wire_``, of a trainer with other ranks and of a process that feeds a trainer."""
+    other fields ``wire_``, of a trainer with other ranks and of a process that feeds a trainer. Of one that listens these fields are of the
+    connections that it made itself, and the time in which it awaited an answer of another host counts as well."""
     wire_own: str | None = None
     """Own address and port of the busiest connection, ``10.0.0.1:29500``: its two ends, on two hosts, are paired by these."""
     wire_peer: str | None = None  # address and port of its other end

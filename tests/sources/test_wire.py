@@ -9,12 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
 
 from gputop.model.frame import Frame, ProcSample
 from gputop.sources.procfs import wire
+from gputop.sources.procfs.process import Process
 from tests.require import require
 from tests.sources.children import child
 from tests.sources.fake_proc import sample
@@ -305,6 +307,33 @@ def test_a_stream_is_what_comes_all_the_time_in_large_segments(
 ) -> None:
     after = replace(BEFORE, segments=segments, received=received, arrived_ms=arrived_ms, mss=mss)
     assert wire.keeps_arriving(BEFORE, after) is arrives
+
+
+@pytest.mark.parametrize(
+    ("sent_ms", "arrived_ms", "awaits"),
+    [
+        (120, 900, True),
+        (900, 120, False),  # the answer has come
+        (50, 50, False),
+        (10, 20_000, False),  # only sent, as a log is
+    ],
+)
+def test_an_answer_is_awaited_where_data_were_sent_last_and_some_came_lately(sent_ms: int, arrived_ms: int, awaits: bool) -> None:
+    assert wire.awaits_answer(replace(BEFORE, sent_ms=sent_ms, arrived_ms=arrived_ms)) is awaits
+
+
+@pytest.mark.parametrize(
+    ("serves", "peer", "is_under_way"),
+    [(True, b"\x0a\0\0\x09", True), (False, b"\x0a\0\0\x09", False), (True, b"\x0a\0\0\x02", False), (True, b"\x7f\0\0\x05", False)],
+    ids=["another host's", "of a client's own", "this host's", "loopback's"],
+)
+def test_an_answer_is_under_way_to_a_server_from_another_host(serves: bool, peer: bytes, is_under_way: bool) -> None:
+    key = bytearray(48)
+    key[20:24] = peer
+    after = replace(answer(0), key=bytes(key))
+    known = wire._Known(cast(Process, None), 1, serves=serves, interfaces={b"\x0a\0\0\x02": "eth0", b"\x7f\0\0\x01": "lo"})
+    span = wire._Span(after, 0, 0, 0, 0, 100, arrives=False, is_asked=True)
+    assert known.has_under_way(span) is is_under_way
 
 
 def test_answers_to_an_earlier_request_are_passed_over() -> None:

@@ -221,7 +221,8 @@ def waiting_part(job: WalkedJob, facts: WalkedFacts, kind: str, share: Callable[
     procs = job.workers or [job.trainer]
     pid = max(procs, key=share).pid
     if (one := _member_at(job, kind)) is not None:
-        return Waiting(procs, one.pid, filled("{} ({})", one.name, one.pid), min(1.0, one.spent.get(kind, 0.0)))
+        waited = max(one.spent.get(kind, 0.0), one.arriving if kind == waits.NETWORK else 0.0)
+        return Waiting(procs, one.pid, filled("{} ({})", one.name, one.pid), min(1.0, waited))
     for proc in procs:
         if kind in threads_wait(job, proc):
             return Waiting(procs, pid, filled("loading threads of {} ({})", proc.role.label, proc.pid), threads_wait(job, proc)[kind])

@@ -57,7 +57,7 @@ class Wire(Struct, frozen=True):
     retrans: int = 0  # segments that were sent again
     rtt_us: int | None = None  # smoothed round trip of the connection that was busiest
     interface: str = ""  # that it goes out by: ``eth0``; its own address if no interface is known by that
-    arriving_ns: int = 0  # time in which data kept arriving at one of them
+    arriving_ns: int = 0  # time in which data kept arriving at one of them, or a server's question to another host was open
     own: str = ""  # its own address and port: ``10.0.0.1:29500``
     peer: str = ""  # those of the other end
 

@@ -164,7 +164,7 @@ class ProcfsSource:
         self._wake(tick)
         if not self._everyone:
             ranks = ranks_of(process for pid in beat.trainers if (process := self._hot.get(pid)) is not None)
-            self._wires.read(beat.t_ns, ranks, self._clients())
+            self._wires.read(beat.t_ns, ranks, self._feeders(CONNECTED), self._feeders(LISTENING))
             for process in self._transports.read(beat.t_ns, ranks):
                 self._note_change(process)
         read = self._read_due(born, tick, frame)
@@ -464,10 +464,11 @@ class ProcfsSource:
         self._names.update(str(process.pid) for process in found)
         return [process for process in found if self._read(process, tick, frame)]
 
-    def _clients(self) -> list[Process]:
-        """The processes that write what trainers without workers read, and that have asked for it over connections of their own."""
+    def _feeders(self, sockets: str) -> list[Process]:
+        """The processes that write what trainers without workers read, and that have asked for it over connections of their own, or are
+        asked themselves: those whose ``sockets`` are for that."""
         near = (self._processes.get(pid) for pid in self._ends.keys() - self._hot.keys())
-        return [process for process in near if process is not None and process.info.sockets == CONNECTED]
+        return [process for process in near if process is not None and process.info.sockets == sockets]
 
     def _find_ends(self, beat: Beat, read: list[Process]) -> None:
         """Search for the other ends of what was met at a wait in this tick, and go on with searches that have begun."""

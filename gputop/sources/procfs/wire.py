@@ -8,6 +8,10 @@ their way.
 Data keep arriving where they came in the last milliseconds at a look (``tcpi_last_data_recv``), in segments about as large as they may be:
 the peer has more to send than has come. A peer that sends small messages, or sends now and then, has an idle reader.
 
+An answer is awaited from another host where a server, on a connection that it made itself, sent last (``tcpi_last_data_sent``), and data
+came there some seconds ago at most: what is only sent, such as a log, gets no answer, and a subscription's comes seldom. Connections that
+the server took are its clients'.
+
 A peer that does not read also acknowledges late what has arrived (up to 200 ms: TCP_DELACK_MAX). That time is no time on the wire. It is
 seen in samples, as data that lie unread at the peer's end; where that end is on another host, as silence for longer than the round trip.
 
@@ -46,6 +50,7 @@ FIND_NS = 3_000_000_000  # ns at least between two searches for connections
 SHARE = 0.001  # most of one CPU that searches and readings take, each; both come later where they would take more (guess)
 MOST_READ, MOST_CONNECTIONS = 16, 64  # processes that are read, and connections of each: with more, those found first
 ARRIVES_MS = 20  # most ms since data came at a connection at which they keep arriving: some ticks of a kernel with 250 Hz (guess)
+ANSWERED_MS = 3000  # most ms since data came at a connection at which what it sent is answered: the pace of long polls is slower (guess)
 LARGE_BYTES = 8960  # payload of a jumbo frame; segments of half as much, or half of a smaller limit, carry a stream (guess)
 MOST_BYTES = 8 << 20  # most bytes read of a dump: 20,000 connections
 _NLMSG, _REQUEST, _ID = struct.Struct("=IHHII"), struct.Struct("=BBBBI"), slice(4, 52)  # nlmsghdr, inet_diag_req_v2, inet_diag_sockid
@@ -74,6 +79,7 @@ class Counters(Struct, frozen=True):
     arrived_ms: int  # since data came last
     segments: int  # received with data
     mss: int  # bytes in a segment that it accepts
+    sent_ms: int = 0  # since data were sent last
     flies: bool = False  # data are not acknowledged
     is_silent: bool = False  # for so long that the peer must hold its acknowledgement back
 
@@ -106,10 +112,17 @@ class _Known(Struct):
     process: Process
     space: int  # inode of its network namespace
     inodes: frozenset[int] = frozenset()  # of its sockets
+    serves: bool = False  # it listens: of its connections only those are read that it made itself
     connections: dict[int, _Answer] = {}  # by inode
     interfaces: dict[bytes, str] = {}
     wire: Wire = Wire()
     read_ns: int = 0  # CLOCK_MONOTONIC of the last reading; 0: none yet
+
+    def has_under_way(self, span: _Span) -> bool:
+        """True if data keep arriving at the connection, or an answer of another host is awaited there."""
+        there = _address(span.after.family, span.after.key, _PEER)
+        far = self.serves and there not in self.interfaces and not there.startswith(b"\x7f")
+        return span.arrives or (far and span.is_asked)
 
 
 class Wires:
@@ -121,17 +134,18 @@ class Wires:
         self._asked: dict[int, socket.socket | None] = {}  # network namespace -> netlink socket in it; None where it may not be entered
         self._due_ns = self._find_ns = 0
 
-    def read(self, t_ns: int, ranks: Iterable[Process], feeders: Iterable[Process] = ()) -> None:
-        """Read the connections of ``ranks``, and of ``feeders``, if that is due."""
+    def read(self, t_ns: int, ranks: Iterable[Process], feeders: Iterable[Process] = (), servers: Iterable[Process] = ()) -> None:
+        """Read the connections of ``ranks``, of ``feeders``, and of ``servers`` those that they made themselves, if that is due."""
         if t_ns < self._due_ns:
             return
         began_ns = time.thread_time_ns()
-        wanted = {process.pid: process for process, _ in zip((*ranks, *feeders), range(MOST_READ), strict=False)}
+        listening = {process.pid: process for process in servers}
+        wanted = {process.pid: process for process, _ in zip((*ranks, *feeders, *listening.values()), range(MOST_READ), strict=False)}
         for pid in self._known.keys() - wanted.keys():
             self._known.pop(pid).process.wire = None
         self._leave(self._asked.keys() - {one.space for one in self._known.values()})
         if t_ns >= self._find_ns and wanted:
-            self._find(wanted)
+            self._find(wanted, listening.keys())
             self._find_ns = t_ns + max(FIND_NS, int((time.thread_time_ns() - began_ns) / SHARE))
             began_ns = time.thread_time_ns()
         for space in {party.space for party in self._known.values() if party.connections}:
@@ -148,7 +162,7 @@ class Wires:
             if (asked := self._asked.pop(space)) is not None:
                 asked.close()
 
-    def _find(self, processes: dict[int, Process]) -> None:
+    def _find(self, processes: dict[int, Process], servers: Collection[int]) -> None:
         """Find the processes' connections; the table is dumped only where a process has other sockets than before."""
         stale = set[int]()
         for pid, process in processes.items():
@@ -157,8 +171,9 @@ class Wires:
             party = self._known.get(pid)
             if party is None or party.process is not process:
                 party = self._known[pid] = _Known(process, space)
-            if inodes != party.inodes or space != party.space:
-                party.inodes, party.space = inodes, space
+            serves = pid in servers
+            if inodes != party.inodes or space != party.space or serves != party.serves:
+                party.inodes, party.space, party.serves = inodes, space, serves
                 stale.add(space)
         for space in stale:
             pid = next(pid for pid, party in self._known.items() if party.space == space)
@@ -166,12 +181,14 @@ class Wires:
                 continue
             here = [party for party in self._known.values() if party.space == space]
             wanted = frozenset[int]().union(*(party.inodes for party in here))
+            taken = {one.key[:2] for one in _dump(asked, _LISTEN)} if any(party.serves for party in here) else set[bytes]()
             found = {one.inode: one for one in _dump(asked, _ESTABLISHED) if one.inode in wanted}
             self._leave([space])  # a dump that was too long goes on in its socket
             self._socket(space, pid)
             names = self._names(here[0])
             for party in here:
-                held = [one for inode, one in found.items() if inode in party.inodes][:MOST_CONNECTIONS]
+                own = (one for inode, one in found.items() if inode in party.inodes and not (party.serves and one.key[:2] in taken))
+                held = [one for one, _ in zip(own, range(MOST_CONNECTIONS), strict=False)]
                 party.connections = {one.inode: party.connections.get(one.inode, one) for one in held}
                 party.interfaces = names
 
@@ -214,6 +231,7 @@ class _Span(Struct, frozen=True):
     retrans: int
     rtt_us: int
     arrives: bool
+    is_asked: bool
 
 
 def _span(before: _Answer, after: _Answer, there: _Answer | None, passed_ns: int) -> _Span | None:
@@ -227,7 +245,7 @@ def _span(before: _Answer, after: _Answer, there: _Answer | None, passed_ns: int
     taken_us = min(busy_us, held_us)
     return _Span(
         replace(after, held_us=min(held_us - taken_us, passed_us)), busy_us - taken_us, max(0, new.acked - old.acked),
-        max(0, new.received - old.received), max(0, new.retrans - old.retrans), new.rtt_us, keeps_arriving(old, new),
+        max(0, new.received - old.received), max(0, new.retrans - old.retrans), new.rtt_us, keeps_arriving(old, new), awaits_answer(new),
     )  # fmt: skip
 
 
@@ -244,7 +262,7 @@ def _added(party: _Known, spans: list[_Span], passed_ns: int) -> Wire:
         retrans=wire.retrans + sum(one.retrans for one in spans),
         rtt_us=busiest.rtt_us,
         interface=interface_of(busiest.after.family, busiest.after.key, party.interfaces),
-        arriving_ns=wire.arriving_ns + (passed_ns if any(one.arrives for one in spans) else 0),
+        arriving_ns=wire.arriving_ns + (passed_ns if any(map(party.has_under_way, spans)) else 0),
         own=_end(busiest.after, _OWN, 0), peer=_end(busiest.after, _PEER, 2),
     )  # fmt: skip
 
@@ -253,6 +271,11 @@ def keeps_arriving(before: Counters, after: Counters) -> bool:
     """True if a connection receives a stream: see the head of this module."""
     segments, large = after.segments - before.segments & 0xFFFFFFFF, min(after.mss, LARGE_BYTES) / 2
     return after.arrived_ms <= ARRIVES_MS and segments > 1 and after.received - before.received >= segments * large
+
+
+def awaits_answer(now: Counters) -> bool:
+    """True if a connection sent last, and has answers: see the head of this module."""
+    return now.sent_ms < now.arrived_ms <= ANSWERED_MS
 
 
 def interface_of(family: int, key: bytes, names: dict[bytes, str]) -> str:
@@ -410,5 +433,5 @@ def _counters(info: bytes) -> Counters:
     busy_us, unread_us = struct.unpack_from("=QQ", info, _BUSY)
     is_silent = min(sent_ms, ack_ms) >= SILENT_MS + 2 * min_rtt_us // 1000
     return Counters(
-        max(0, busy_us - unread_us), acked, received, retrans, rtt_us, arrived_ms, segments, mss, unacked > 0, is_silent
+        max(0, busy_us - unread_us), acked, received, retrans, rtt_us, arrived_ms, segments, mss, sent_ms, unacked > 0, is_silent
     )
