@@ -18,8 +18,8 @@ from gputop.diagnosis.causes import Finding, advice
 from gputop.diagnosis.facts import waits
 from gputop.diagnosis.facts.family import INPUT, has_thread_outside
 from gputop.diagnosis.facts.feeders import LISTENING
-from gputop.diagnosis.facts.life import WATCHERS, has_peers, in_kernel, ranks, sees_gpus
-from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.facts.life import has_peers, in_kernel, ranks, sees_gpus
+from gputop.diagnosis.facts.proc import WATCHERS, ProcFacts
 from gputop.diagnosis.graph.asked import all_wait_to_be_asked
 from gputop.diagnosis.graph.job import Hang, WalkedFacts, WalkedJob
 from gputop.findings import policy

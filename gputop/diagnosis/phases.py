@@ -20,7 +20,7 @@ from gputop.diagnosis.causes.cpu_contention import keeps_from_starting
 from gputop.diagnosis.facts import feeders, waits
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.graph import starting
-from gputop.diagnosis.graph.asked import is_left_alone, waits_for_others
+from gputop.diagnosis.graph.asked import is_left_alone, lacks_requests, waits_for_others
 from gputop.diagnosis.graph.edges import PACED
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.pausing import breaks_s, is_ahead, paused
@@ -173,8 +173,12 @@ class Seen:
         job, idle = self.job, self.job.idle or 0.0
         stands = job.programs.stopped or job.programs.mute or job.ranks.absent
         server = self.facts.servers.get(job.trainer.pid)
-        if job.loader.births or stands or job.host_only or idle < policy.HALF or self.is_fed or (server is not None and server.running):
+        has_requests = server is not None and (server.running or server.waiting)
+        if job.loader.births or stands or job.host_only or idle < policy.HALF or self.is_fed or has_requests:
             return False
+        through_front = server is not None and server.front is not None
+        if self.named is not None and self.named.fault and (through_front or feeders.is_thread_full(job)):
+            return False  # the walk ended at who keeps requests: its front, through which all come, or a thread of its own
         if job.workers:
             rests = job.trainer.kinds.get(waits.POLL, 0.0) >= policy.MOST and all(map(_is_idle_helper, job.workers))
         else:
@@ -197,12 +201,18 @@ class Seen:
         """True if the trainer has no requests: its server's own metrics have none; or its GPU rests after steady work, or its main thread
         does, longer than within any step, while that thread waits for others, and all others wait for requests themselves."""
         job, server = self.job, self.facts.servers.get(self.job.trainer.pid)
-        if server is not None and server.rests:
-            return True
+        if server is not None and (server.rests or server.waiting):
+            return server.rests
         if job.loader.births or job.programs.stopped or job.programs.mute or job.ranks.absent or job.host_only:
             return False
         rests = max(breaks_s(job), job.trainer.rest_s) >= policy.PAUSE_S and job.pools.get("main.unasked", 0.0) >= policy.HALF
         return (rests or 0.0 < paused(job, self.facts) < inf) and is_left_alone(job)
+
+    def has_few_requests(self) -> bool:
+        """True if an inference engine lacks requests most of the time that its GPU rests, and loses little besides."""
+        unasked = self.job.pools.get("main.unasked", 0.0)
+        few = lacks_requests(self.job, self.facts.servers.get(self.job.trainer.pid)) and unasked >= policy.HALF
+        return few and (1.0 - unasked) * (self.job.idle or 0.0) < policy.QUARTER
 
     def may_keep_pace(self) -> bool:
         """True if the main thread waits for a source whose own pace is not known yet."""
@@ -328,6 +338,7 @@ TABLE = (
     Transition(ANY, IDLE, Seen.waits_to_be_asked, DROPPED, " has no work for its GPU: it waits to be asked"),
     Transition(ANY, IDLE, Seen.rests_between_bursts, DROPPED, " has no work for its GPU between bursts of requests"),
     Transition(ANY, IDLE, Seen.rests_unasked, DROPPED, " has no work for its GPU: no requests reach it"),
+    Transition(ANY, IDLE, Seen.has_few_requests, DROPPED, " has no work for its GPU between requests: few reach it"),
     Transition(ANY, IDLE, Seen.keeps_pace, DROPPED, Seen.paced_text),
     Transition(ANY, SAME, Seen.may_keep_pace, HELD, ": whether its input comes at a pace of its own has not shown yet"),
     Transition(ANY, STARTING, Seen.looks_like_a_start, DROPPED, Seen.starting_text),

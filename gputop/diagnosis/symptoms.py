@@ -12,6 +12,7 @@ from gputop.diagnosis import hangs
 from gputop.diagnosis.causes import Finding, Judge, gpu_lost, traced, unexplained
 from gputop.diagnosis.causes.h2d_transfer import copies_back
 from gputop.diagnosis.causes.main_thread_preprocessing import asks_programs
+from gputop.diagnosis.causes.output_blocked import logging
 from gputop.diagnosis.causes.undersized_work import work_apart
 from gputop.diagnosis.facts import feeders
 from gputop.diagnosis.facts.facts import GpuFacts
@@ -329,7 +330,7 @@ def _does(one: Standing) -> str:
     if one.cause == "host-optimizer":
         return "updates on the CPU what its GPU waits for"
     if one.cause == "output-blocked":
-        return "waits until its output is read"
+        return "waits for its server, whose log is not read" if logging(job) is not None else "waits until its output is read"
     if one.cause in _OWN_DOING and job.is_supplied:
         return _feels(one) if _waits_for_others(one) else "itself keeps it waiting"
     if one.cause == "undersized-work" and one.symptom == "wait-heavy":

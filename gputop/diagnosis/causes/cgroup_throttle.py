@@ -2,8 +2,8 @@
 
 Costs: once the quota of a period (100 ms) is used up the job does not run until the next, even with free CPUs.
 Seen: rows quota x worker, quota x main: a part of each wait for a CPU, twice the share of periods with throttling (cpu.stat) if that is
-`policy.TENTH` or more; also by the quota of the trainer's feeders. Other processes in the group are blamed if they use `policy.TENTH` of
-the quota: a sidecar, a `kubectl exec`.
+`policy.TENTH` or more; also by the quota of the trainer's feeders, or of a process at its other ends that it waits for. Other processes in
+the group are blamed if they use `policy.TENTH` of the quota: a sidecar, a `kubectl exec`.
 Abstains: no quota, or cpu.stat cannot be read; throttling in fewer periods.
 """
 
@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from math import ceil, floor
 
+from msgspec.structs import replace
+
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.facts.capacity import capacity, needed, strangers
-from gputop.diagnosis.facts.facts import Taker
+from gputop.diagnosis.facts.facts import Member, Taker
 from gputop.diagnosis.facts.takers import blame, names_of
 from gputop.diagnosis.graph import shell
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
@@ -26,14 +28,24 @@ from gputop.system.text import counted
 PERIOD_US = 100_000  # us, period of cpu.max by default
 
 
+def _stopped_member(job: WalkedJob) -> Member | None:
+    """The member of the job's family at which the walk ended, for a quota of its own stops it."""
+    ends = {claim.way.trail[-1].pid for claim in job.claims if claim.cause == JUDGE.cause and claim.way.trail}
+    return next((one for one in job.members if one.pid in ends & job.limits.of_members.keys()), None)
+
+
 def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
+    if (member := _stopped_member(job)) is not None:
+        share, cpus, path = job.limits.of_members[member.pid]
+        limits = replace(job.limits, throttled_periods=0.0, fed_throttled_periods=share, quota_cpus=cpus, quota_path=path)
+        job = replace(job, limits=limits, feeders=replace(job.feeders, pids=frozenset({member.pid})))
     limits, guests, path = job.limits, _guests(job, facts), job.limits.quota_path
     share = max(limits.throttled_periods, limits.fed_throttled_periods)
     feeders = [taker for taker in facts.takers if taker.pid in job.feeders.pids] if limits.fed_throttled_periods else []
     loads = filled(", in which {} {} for it,", joined(", ", names_of(feeders)), "loads" if len(feeders) == 1 else "load") if feeders else ""
     quota = "?" if limits.quota_cpus is None else filled("{:g}", limits.quota_cpus)
     detail = filled("cgroup {}{} may use {} CPUs and was throttled in {:.0f}% of its periods; ", path, loads, quota, 100 * share)
-    detail += filled("the job wants {:.1f}", _wanted(job, facts))
+    detail += filled("the job wants {:.1f}" if member is None else "that one wants {:.1f}", _wanted(job, facts))
     if guests:
         detail += filled(", {} in the same group took {:.1f}", joined(", ", names_of(guests)), sum(guest.cores for guest in guests))
     evidence = (
@@ -51,8 +63,11 @@ def _throttled(job: WalkedJob) -> tuple[int, ...] | None:
 
 
 def _wanted(job: WalkedJob, facts: WalkedFacts) -> float:
-    """CPUs with which the job would keep its GPU at work, at most those it may run on: throttled processes are runnable all the time."""
-    return min(needed(job), float(len(capacity(job, facts).allowed)))
+    """CPUs with which the job would keep its GPU at work, at most those it may run on: throttled processes are runnable all the time. Of a
+    member with a quota of its own: what that one wants."""
+    member = _stopped_member(job)
+    wants = needed(job) if member is None else member.cores + member.ready
+    return min(wants, float(len(capacity(job, facts).allowed)))
 
 
 def _guests(job: WalkedJob, facts: WalkedFacts) -> list[Taker]:

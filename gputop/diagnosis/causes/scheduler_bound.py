@@ -3,15 +3,17 @@
 Costs: between two passes the engine's process chooses requests, makes their inputs, samples, and hands tokens on; with small models and
 many requests that takes as long as the pass.
 Seen: row schedule x engine, by its price: the computing of the main thread that launches, while no kernel runs and the server's own metrics
-have requests; or, with workers on several GPUs, their waits for input while the process that forms batches is at a full core.
-Abstains: no page of metrics is read (main-thread-preprocessing then); nobody asks, for a scheduler may spin while it is idle; memory for
-keys and values is full (kv-full); it waits for the GPU in many small turns (sync-storm) or for its launches (small-kernels).
+have requests; or, with workers on several GPUs, their waits for input while the process that forms batches is at a full core. Row work x
+engine's thread: its waits for threads of its own that compute, such as masks for grammars, while requests run.
+Abstains: no page of metrics is read (main-thread-preprocessing then); nobody asks, or no request runs: a scheduler may spin then; memory
+for keys and values is full (kv-full); it waits for the GPU in many small turns (sync-storm) or for its launches (small-kernels).
 """
 
 from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, Judge, percent
 from gputop.diagnosis.causes.served import Switches, evidence, fixes, requests, server_of, share_of
+from gputop.diagnosis.facts.feeders import named_thread
 from gputop.diagnosis.facts.serving import ServerFacts, ServerPart
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings.sentence import filled
@@ -36,6 +38,8 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     share, core = share_of(job, JUDGE.cause), server.scheduler
     if core is not None and core.pid != trainer.pid:
         return _of_workers(job, server, core, share)
+    if any(claim.cause == JUDGE.cause and claim.way.leaf.resource == "work" for claim in job.claims):
+        return _of_threads(job, server, share)
     detail = filled("{} ({}) computes {:.0f}% of the time between two passes, and no kernel runs; {}", trainer.role.label, trainer.pid,
                     100 * share, requests(server))  # fmt: skip
     shown = (
@@ -43,6 +47,19 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
         percent("main_cpu_pct", trainer.run, "on-CPU share of its main thread"), *evidence(server),
     )  # fmt: skip
     look = Fix("See what it computes, by line", filled("gputop stacks {:pid} --duration 10", trainer.pid), look=True)
+    return Finding(detail, shown, (*fixes(server, _SWITCHES), look), (), (trainer.pid,))
+
+
+def _of_threads(job: WalkedJob, server: ServerFacts, share: float) -> Finding:
+    """The finding where the main thread waits for other threads of the engine."""
+    trainer = job.trainer
+    detail = filled("threads{} of {} ({}) run on {:.1f} CPUs between two passes, its main thread waits {:.0f}% of the time for them; {}",
+                    named_thread(trainer), trainer.role.label, trainer.pid, trainer.others_run, 100 * share, requests(server))  # fmt: skip
+    shown = (
+        percent("between_passes_pct", share, "of the time its main thread waits for its own threads, or computes, while no kernel runs"),
+        percent("threads_cpu_pct", trainer.others_run, "on-CPU share of its other threads together"), *evidence(server),
+    )  # fmt: skip
+    look = Fix("See what its threads compute, by line", filled("gputop stacks {:pid} --duration 10", trainer.pid), look=True)
     return Finding(detail, shown, (*fixes(server, _SWITCHES), look), (), (trainer.pid,))
 
 
@@ -58,4 +75,4 @@ def _of_workers(job: WalkedJob, server: ServerFacts, core: ServerPart, share: fl
     return Finding(detail, shown, (*fixes(server, _SWITCHES), look), (), (job.trainer.pid,))
 
 
-JUDGE = Judge("scheduler-bound", "wait-heavy", _tell, rows=(("schedule", "engine"),))
+JUDGE = Judge("scheduler-bound", "wait-heavy", _tell, rows=(("schedule", "engine"), ("work", "engine's thread")))

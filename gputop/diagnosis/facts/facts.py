@@ -239,7 +239,7 @@ class Member(Struct, frozen=True):
     paced: bool | None = False  # it feeds at a pace of its own, or at that of its senders (`facts.paced`); None: not yet known
     by_senders: bool = False  # that pace is its senders': it passes on what comes
     locked_by: Counter[int] = field(default_factory=Counter)  # samples of its main thread at a mutex, by pid of the other process with it
-    arriving: float = 0.0  # share of the window in which data kept arriving at its TCP connections; 0 where these are not read
+    arriving: float = 0.0  # share of the window in which data kept arriving at its TCP connections, or an answer was due; 0: not read
 
     @property
     def locked_out(self) -> tuple[int, float]:
@@ -393,6 +393,8 @@ class LimitFacts(Struct, frozen=True):
     fed_throttled_periods: float = 0.0  # of its feeders' cgroup, if that is another one and has the quota below
     quota_cpus: float | None = None
     quota_path: str = ""
+    of_members: dict[int, tuple[float, float, str]] = field(default_factory=dict)
+    """Pid of a member of its family in another cgroup -> (share of periods with throttling, CPUs and path of that cgroup's quota)."""
     cgroup_version: int = 2
     cpuset: str = ""  # CPUs that its trainer's cgroup grants; empty if unknown
     memory_path: str = ""  # the cgroup at its memory limit that rereads dropped pages; empty if there is none

@@ -25,6 +25,13 @@ def threads_at_work(job: JobFacts) -> bool:
     return job.trainer.others_run >= policy.AT_WORK
 
 
+def is_thread_full(job: JobFacts) -> bool:
+    """True if one of the trainer's other threads computes nearly all the time that the GPUs rest, though these work now and then: it has
+    requests, whatever the main thread waits for, as an event loop does for its clients and its threads alike."""
+    idle, alone = job.idle or 0.0, not (job.workers or job.ranks.kin)
+    return alone and 0.0 < idle < policy.AT_END and threads_at_work(job) and job.trainer.fullest_thread >= policy.NEARLY_ALL * idle
+
+
 def loading_threads(job: JobFacts) -> int:
     """Number of other threads of a trainer without workers or programs that load for its main thread: those at work."""
     return job.trainer.threads_at_work if not job.workers else 0

@@ -17,14 +17,13 @@ from msgspec.structs import replace
 from gputop.diagnosis.facts import waits
 from gputop.diagnosis.facts.facts import JobFacts
 from gputop.diagnosis.facts.intensity import is_light
-from gputop.diagnosis.facts.proc import DRIVER, ProcFacts
+from gputop.diagnosis.facts.proc import WATCHERS, ProcFacts
 from gputop.findings import policy
 from gputop.model.board import Board
 from gputop.model.frame import ProcInfo, ProcSample
 from gputop.model.identity import JobKey, job_key
 from gputop.model.roles import COMPILES, SIZE_VARIABLES, Role, number_in, rank_of
 
-WATCHERS = (DRIVER, "NCCL", "pt_nccl", "pt_tcpstore")  # beginnings of the names of threads that run on during any hang
 _BY_ITSELF = (waits.TIMER, waits.DRIVER)  # a thread that wakes from these was not woken by another
 _BY_OTHERS = (waits.NETWORK, waits.DISK)
 """Wakes of threads from these waits move something: an upload, a download. A poll may wake by its time limit alone (gloo's loop: 10 ms)."""

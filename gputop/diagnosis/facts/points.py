@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp, log
 from typing import Any, NamedTuple
 
@@ -283,9 +283,9 @@ class Points:
         began_ns, before = self._began.setdefault(pid, (last.probed_ns, own))
         return facts_of(before, own, last.probed_ns - began_ns)
 
-    def limits(self, job: JobFacts, board: Board, psi_memory: float) -> LimitFacts:
-        """The tightest quota over the cgroups of the job's processes, else over its feeders'; the cgroup that is at its memory limit.
-        ``psi_memory``: share of the window in which a process of the host stalled on memory."""
+    def limits(self, job: JobFacts, board: Board, psi_memory: float, members: Iterable[int] = ()) -> LimitFacts:
+        """The tightest quota over the cgroups of the job's processes, else over its feeders'; those of ``members`` of its family; the
+        cgroup that is at its memory limit. ``psi_memory``: share of the window in which a process of the host stalled on memory."""
         last, found = self._points[-1], dict[str, Any]()
         own = {proc.info.cgroup for proc in (job.trainer, *job.workers)}
         others = {board.infos[pid].cgroup for pid in job.feeders.pids} - own
@@ -307,6 +307,12 @@ class Points:
             if _is_full(newer) and (counter_per_s(older.refaults, newer.refaults, ns) or 0.0) >= policy.REFAULTS_PER_S:
                 limit, pages = newer.mem_limit_bytes, newer.mem_file_bytes
                 found |= {"memory_path": newer.mem_limit_path or newer.path, "memory_limit_bytes": limit, "memory_file_bytes": pages}
+        for pid in members:
+            newer = last.cgroups.get(board.infos[pid].cgroup) if pid in board.infos else None
+            if newer is not None and newer.quota_cpus is not None and newer.path not in own | others:
+                share, quota_path = (throttled_periods_pct(self._earlier(newer)[1], newer) or 0.0) / 100, newer.quota_path or newer.path
+                if quota_path != found.get("quota_path"):
+                    found.setdefault("of_members", {})[pid] = share, newer.quota_cpus, quota_path
         return LimitFacts(**found, pressed=psi_memory >= policy.LITTLE or "memory_path" in found)
 
     def _earlier(self, newer: CgroupSample) -> tuple[int, CgroupSample]:

@@ -27,6 +27,7 @@ answer."""
 _NOBODY: Counter[str] = Counter()
 AUTOGRAD, DRIVER = "pt_autograd", "cuda"
 """Beginnings of the names of threads that launch the backward pass, and of threads of CUDA's driver."""
+WATCHERS = (DRIVER, "NCCL", "pt_nccl", "pt_tcpstore")  # beginnings of the names of threads that run on during any hang
 
 
 class ProcFacts(Struct, frozen=True, dict=True):
@@ -303,6 +304,14 @@ class ProcFacts(Struct, frozen=True, dict=True):
         others = (one for one in self._thread_deltas() if one.tid != self.pid and one.tid not in drivers)
         ns = max(1, self.newer.t_ns - (self.threaded or self.newer).t_ns)
         return sum(one.oncpu_ns + one.run_delay_ns >= policy.AT_WORK * ns for one in others)
+
+    @cached_property
+    def fullest_thread(self) -> float:
+        """Share of the window that the busiest other thread ran or was runnable, without `WATCHERS`."""
+        drivers = {thread.tid for thread in self.info.threads if thread.comm.startswith(WATCHERS)}
+        ns = max(1, self.newer.t_ns - (self.threaded or self.newer).t_ns)
+        others = (one for one in self._thread_deltas() if one.tid != self.pid and one.tid not in drivers)
+        return max(((one.oncpu_ns + one.run_delay_ns) / ns for one in others), default=0.0)
 
     @property
     def busiest_thread(self) -> str:

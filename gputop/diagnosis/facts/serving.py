@@ -11,11 +11,12 @@ from msgspec import Struct
 from gputop.findings import policy
 from gputop.findings.verdict import Requests
 from gputop.model.board import Board
-from gputop.model.engines import DETOKENIZER, FRONT, SCHEDULER, TOKENIZER, Family, families
+from gputop.model.engines import DETOKENIZER, FRONT, SCHEDULER, TOKENIZER, WORKER, Family, families
 from gputop.model.roles import program_name
 from gputop.model.serving import STARTING, TOO_SLOW, ServingNow, ServingTracks, total_of, whole, worst_of
 
 _BEFORE_GPU = (FRONT, TOKENIZER, DETOKENIZER)  # parts through which each request and answer goes
+_EMPTY_NS = 10_000_000_000  # ns of pages, one a second, of which is counted how many have no request: as many as show a half (guess)
 
 
 class ServerPart(Struct, frozen=True):
@@ -52,6 +53,8 @@ class ServerFacts(Struct, frozen=True):
     is_loading: bool = False  # it does not take requests yet
     is_slow: bool = False  # it took too long to answer with its metrics, so that these are not known
     top: int = 0  # pid of the process that started its others
+    empty: float | None = None  # share of its pages of the last `_EMPTY_NS` without a request in the engine; None: they do not show this
+    halted: float | None = None  # share of these pages on which requests wait and none runs
 
     @property
     def is_asked(self) -> bool:
@@ -98,6 +101,11 @@ class ServerFacts(Struct, frozen=True):
         return self.busiest(SCHEDULER)
 
     @property
+    def engine_pids(self) -> frozenset[int]:
+        """The pids of those that form batches or compute them."""
+        return frozenset(one.pid for one in self.parts if one.part in (SCHEDULER, WORKER))
+
+    @property
     def full_front(self) -> ServerPart | None:
         """The value of `front`, if that process runs all the time that others let it."""
         return front if (front := self.front) is not None and front.is_full else None
@@ -130,13 +138,16 @@ class Servers:
         self._pages = ServingTracks()
         self._used: dict[int, deque[tuple[int, int, int]]] = {}  # pid -> (time, CPU time, time without a CPU) in ns, over the window
         self._families: dict[int, Family] = {}
+        self._held: dict[int, dict[int, tuple[int, int]]] = {}
+        """Topmost process -> time of each page of the last `_EMPTY_NS` -> requests on it that run, and that wait."""
 
     def push(self, board: Board, oldest_ns: int, trainers: Iterable[int]) -> None:
         """Take in a board. ``trainers``: pids of the jobs' own processes, from which engines are found."""
         self._pages.push(board.servings)
         if not board.servings:
-            self._used, self._families = {}, {}
+            self._used, self._families, self._held = {}, {}, {}
             return
+        self._note_requests(board)
         self._families = families(board.infos, trainers)
         pids = {pid for family in self._families.values() for pid in family.parts}
         self._used = {pid: self._used.get(pid, deque()) for pid in pids if pid in board.procs}
@@ -146,6 +157,26 @@ class Servers:
                 used.append((proc.t_ns, proc.utime_ns + proc.stime_ns, proc.run_delay_ns or 0))
             while len(used) > 2 and used[1][0] < oldest_ns:
                 used.popleft()
+
+    def _note_requests(self, board: Board) -> None:
+        """Note how many requests each server's newest page has, over all its models and engines, where it has those that run."""
+        newest = dict[tuple[int, int], tuple[int, int]]()
+        for one in board.servings.values():
+            if one.running is not None:
+                running, waiting = newest.get((one.pid, one.t_ns), (0, 0))
+                newest[one.pid, one.t_ns] = running + int(one.running), waiting + int(one.waiting or 0)
+        for (pid, t_ns), numbers in newest.items():
+            self._held.setdefault(pid, {})[t_ns] = numbers
+        oldest_ns = board.t_ns - _EMPTY_NS
+        self._held = {pid: kept for pid, held in self._held.items() if (kept := {t: many for t, many in held.items() if t > oldest_ns})}
+
+    def _without_running(self, pid: int) -> tuple[float | None, float | None]:
+        """The values of `ServerFacts.empty` and `ServerFacts.halted`."""
+        held = self._held.get(pid, {}).values()
+        if len(held) < policy.SEVERAL:
+            return None, None
+        none_runs = [waiting for running, waiting in held if not running]
+        return sum(not waiting for waiting in none_runs) / len(held), sum(map(bool, none_runs)) / len(held)
 
     def now(self) -> list[ServingNow]:
         """All servers, those of no job, too."""
@@ -170,6 +201,7 @@ class Servers:
             if part and pid in board.infos and not (part in _BEFORE_GPU and pid in trainers)  # one process does it all, as llama.cpp's
         ]  # fmt: skip
         running, waiting = total("running"), total("waiting")
+        empty, halted = self._without_running(family.top)
         return ServerFacts(
             family.engine.name, family.engine.title, tuple(parts), running=None if running is None else int(running),
             waiting=None if waiting is None else int(waiting), kv_used_pct=worst("kv_used_pct"),
@@ -177,7 +209,7 @@ class Servers:
             tokens_per_s=total("generated_tokens_per_s"), queued_p50_s=worst("queued_p50_s"),
             first_token_p50_s=worst("first_token_p50_s"), first_token_p99_s=worst("first_token_p99_s"),
             steps_per_s=total("steps_per_s") or 0.0, is_loading=all(one.missing.get("running") in STARTING for one in pages),
-            is_slow=all(one.missing.get("running") == TOO_SLOW for one in pages), top=family.top,
+            is_slow=all(one.missing.get("running") == TOO_SLOW for one in pages), top=family.top, empty=empty, halted=halted,
         )  # fmt: skip
 
     def _shares(self, pid: int) -> tuple[float, float]:

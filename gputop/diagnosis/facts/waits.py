@@ -20,6 +20,7 @@ TORCH_POLL_LESS_MS = 200
 QUEUE, LOCK, NETWORK, PIPE, TIMER, DISK, POLL, CHILD, DRIVER, UNKNOWN, STOPPED, ONCPU = (
     "queue", "lock", "network", "pipe", "timer", "disk", "poll", "child", "driver", "unknown", "stopped", "on-cpu",
 )  # fmt: skip
+OUTPUT = "output"  # of a server: until its log is read (`kinds_of_server`)
 GPU_LIKE = (DRIVER, TIMER, POLL, UNKNOWN, LOCK)  # kinds of wait that a sample may show for a main thread that waits for its GPU
 
 STOPPED_STATES = "Tt"  # of /proc/PID/stat: by a signal, or by a debugger
@@ -101,6 +102,17 @@ def kinds(machine: str) -> KindOf:
         if kind == DISK and is_remote_file(wchan):
             return NETWORK
         return by_name if kind in (PIPE, NETWORK, UNKNOWN) and by_name in (NETWORK, DISK, PIPE) else kind
+
+    return kind_of
+
+
+@lru_cache
+def kinds_of_server(machine: str) -> KindOf:
+    """Like `kinds`, for a process that serves over sockets: what it writes to its standard output or errors is no answer, but its log."""
+    plain = kinds(machine)
+
+    def kind_of(state: str, call: int | None, argument: int | None, wchan: str | None) -> str:
+        return OUTPUT if state == "S" and is_unheard(machine, call, argument, wchan) else plain(state, call, argument, wchan)
 
     return kind_of
 

@@ -46,7 +46,7 @@ from gputop.diagnosis.facts.traced import trace_of
 from gputop.diagnosis.facts.tracks import ProcTrack, some_worked
 from gputop.diagnosis.facts.wakes import WakeTrack, Woken
 from gputop.findings import policy
-from gputop.findings.verdict import FEEDS, READS, Step
+from gputop.findings.verdict import FEEDS, READS, SERVES, Step
 from gputop.model import roles as who
 from gputop.model.board import Board
 from gputop.model.collective import CollectiveTracks
@@ -231,12 +231,13 @@ class Window:
         jobs = with_programs(jobs, self._takers, starters, fed, board, self.roles, self._points.oldest_ns)
         others = self._takers.others(board, self.roles)
         jobs = [self._with_members(job, board, others) for job in jobs]
-        family = {one.pid: job.trainer.pid for job in jobs for one in job.members} | _family(jobs, starters) | fed
+        self._served = self._servers.of_jobs(board, [job.trainer.pid for job in jobs])
+        family = {part.pid: pid for pid, server in self._served.items() for part in server.parts}
+        family |= {one.pid: job.trainer.pid for job in jobs for one in job.members} | _family(jobs, starters) | fed
         jobs = intensity.with_kin([_with_cpus(job, helpers.get(job.trainer.pid, {}), takers, family) for job in jobs])
         jobs = gpushares.with_neighbours([self._alive(job, view, len(gpus)) for job in jobs], board, family)
         late_for = {word for job in jobs for proc in (job.trainer, *job.workers) for word in (*proc.kinds, *proc.threads_met)}
         pressed, wires = any(job.limits.pressed for job in jobs), wire.uses_of(jobs)
-        self._served = self._servers.of_jobs(board, [job.trainer.pid for job in jobs])
         return Facts(
             t_ns=self.t_ns, seconds=seconds, jobs=jobs, host=host, gpus=list(gpus.values()), takers=takers, probed=bool(board.threads),
             switch_share=board.switch_share,
@@ -263,12 +264,13 @@ class Window:
         """Add the job's family outside its own tree. ``others``: pids that cannot be members, for they are jobs' own."""
         known = self._past(job.trainer.pid).family
         known.note(job, board.infos, others)
-        kind_of, members = waits.kinds(board.header.machine), list[Member]()
+        kinds, of_server, members = waits.kinds(board.header.machine), waits.kinds_of_server(board.header.machine), list[Member]()
         read = {*job.trainer.info.other_ends, *(pid for one in known.near for pid in board.infos[one].other_ends)}
         is_answered = job.trainer.rest_s < policy.PAUSE_S  # else threads may work for others: a server that nobody asks tidies its journal
         for pid in (*known.near, *known.behind):
-            met, ready, locked_by = self._takers.waits_of(pid, kind_of, self._points.oldest_ns, is_answered)
             part, cores = part_of(pid, job, board.infos), self._takers.cores(pid) or 0.0
+            kind_of = of_server if part == SERVES else kinds
+            met, ready, locked_by = self._takers.waits_of(pid, kind_of, self._points.oldest_ns, is_answered)
             asks = known.asked_by(pid, job.trainer.pid, board.infos)
             paced, unasked = self._pace(pid, cores, met, board) if pid in read and part == FEEDS else (False, False)
             arriving = self._takers.arriving(pid, self._points.oldest_ns)
@@ -350,7 +352,8 @@ class Window:
         job = replace(
             job, loader=past.respawned(job, self._points.calls_made(pid), oldest_ns, self.t_ns),
             pauses=past.pauses(job, self._points.quiet(pid), oldest_ns, self.t_ns),
-            cuda=self._cuda(board, job), trace=trace_of(board, pid), limits=self._points.limits(job, board, host.psi_memory or 0.0),
+            cuda=self._cuda(board, job), trace=trace_of(board, pid),
+            limits=self._points.limits(job, board, host.psi_memory or 0.0, (*past.family.near, *past.family.behind)),
         )  # fmt: skip
         if before_s is None:
             self._points.restart(pid)

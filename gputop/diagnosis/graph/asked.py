@@ -7,6 +7,7 @@ from collections import Counter
 from gputop.diagnosis.facts import waits
 from gputop.diagnosis.facts.facts import Member
 from gputop.diagnosis.facts.family import INPUT, has_thread_outside
+from gputop.diagnosis.facts.serving import ServerFacts
 from gputop.diagnosis.graph.job import WalkedJob
 from gputop.findings import policy
 from gputop.findings.verdict import READS, SERVES
@@ -29,6 +30,18 @@ def all_wait_to_be_asked(job: WalkedJob) -> bool:
     return bool(near) and not job.workers and rest
 
 
+def lacks_requests(job: WalkedJob, server: ServerFacts | None) -> bool:
+    """True if an inference engine has no request for half of the time that its GPU rests or more, by its server's own metrics, and nobody
+    keeps one from it: no process that requests go through is at a full core, late for one, or stands."""
+    if server is None or server.empty is None or server.is_slow or not job.idle or server.empty < policy.HALF * job.idle:
+        return False
+    near = [one for one in job.members if one.part != READS and one.pid not in server.engine_pids]  # those may spin while there is none
+    late = any(one.is_full or one.ready >= policy.LOST for one in server.parts if one.pid not in server.engine_pids)
+    late = late or any(one.cores + one.ready >= policy.NEARLY_ALL or one.ready >= policy.LOST or _stands(one) for one in near)
+    late = late or any(one.locked_out[1] >= policy.QUARTER for one in near)
+    return not late and job.trainer.others_run < policy.HALF and not (job.programs.stopped or job.programs.mute)
+
+
 def waits_for_others(job: WalkedJob) -> float:
     """Share of the loss in which the main thread waits for what other processes send: itself, or until a thread that does hands it on."""
     kinds = ("unasked", *INPUT, *([waits.LOCK, waits.UNKNOWN] if has_thread_outside(job.trainer, INPUT) else []))
@@ -44,5 +57,6 @@ def _waits_to_be_asked(one: Member) -> bool:
 
 
 def _stands(one: Member) -> bool:
-    """True if a member waits for a disk, is stopped, or receives an answer piece by piece."""
-    return one.arriving >= policy.HALF or one.met[waits.DISK] + one.met[waits.STOPPED] >= policy.QUARTER * one.met.total() > 0.0
+    """True if a member waits for a disk or until its log is read, is stopped, or has an answer under way from another host."""
+    stands = sum(one.met[kind] for kind in (waits.DISK, waits.OUTPUT, waits.STOPPED))
+    return one.arriving >= policy.HALF or stands >= policy.QUARTER * one.met.total() > 0.0

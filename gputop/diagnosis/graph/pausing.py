@@ -10,9 +10,9 @@ from gputop.findings import policy
 
 def paused(job: WalkedJob, facts: WalkedFacts) -> float:
     """Upper bound of the share of the window in which the trainer gave no work to a GPU that it could have fed; 0 without a pause. A server
-    that has requests under way by its own metrics does not pause, however long its GPU rests."""
+    that has requests under way by its own metrics, or a front at a full core, does not pause, however long its GPU rests."""
     server = facts.servers.get(job.trainer.pid)
-    if server is not None and server.running:
+    if server is not None and (server.running or server.full_front is not None):
         return 0.0
     if waits_for_first(job, facts):
         return inf

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gputop.diagnosis.facts import transport, wire
 from gputop.diagnosis.facts.feeders import threads_at_work
-from gputop.diagnosis.graph import gpuside, pausing, placement, stuck
+from gputop.diagnosis.graph import gpuside, pausing, placement, starting, stuck
 from gputop.diagnosis.graph.edges import Leaf, LeafTrail
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.waitgraph import Walk, pools_of
@@ -159,7 +159,8 @@ def _updates(walk: Walk) -> Iterator[Price]:
     yield Price(Leaf("step", "host"), gpuside.updating(walk.job, busy), _UPDATING.__contains__)
 
 
-_LOADED = frozenset(("main.disk", "data.disk"))
+_LOADED = frozenset(("main.disk", "data.disk"))  # waits for weights on a disk
+_FETCHED = _LOADED | {"main.network", "data.network"}  # or on another machine
 _ASKED = frozenset(f"main.{kind}" for kind in ("pipe", "network", "poll", "lock", "unknown", "timer", "child", "unasked"))
 """Waits of an engine's main thread that may be for requests."""
 
@@ -168,12 +169,14 @@ def _of_server(walk: Walk) -> Iterator[Price]:
     """Prices of what keeps an inference engine that has requests, by its server's own metrics."""
     server = walk.facts.servers.get(walk.job.trainer.pid)
     if server is not None and server.is_loading:
-        yield Price(Leaf("load", "engine"), inf, _LOADED.__contains__)
+        yield Price(Leaf("load", "engine"), inf, (_FETCHED if starting.fetches_by_network(walk.job) else _LOADED).__contains__)
     if server is None or not server.is_asked:
         return
     if server.lacks_memory:
         yield Price(Leaf("kv", "engine"), inf, (_ASKED | {"gpu.light", "main.computing"}).__contains__)
         return
+    if walk.job.ranks.straggler is not None:
+        return  # its other workers, and what asks them, wait for that one
     if server.full_front is not None:
         yield Price(Leaf("front", "server"), inf, _ASKED.__contains__)
     elif (core := server.scheduler) is not None and core.pid != walk.trainer.pid and server.running and core.is_full:

@@ -26,11 +26,15 @@ def compiling_text(job: WalkedJob) -> str:
     return filled("compiles, torch.compile's processes run on {:.1f} CPUs", job.cpus.compiling)
 
 
+def fetches_by_network(job: WalkedJob) -> bool:
+    """True if the main thread's waits for the network are for data that it fetches: from a network file system, or as a client, which a
+    rank that waits for the others is not."""
+    return job.trainer.reads_remotely or (feeders.asks_others(job) and not has_peers(job))
+
+
 def fetching(job: WalkedJob) -> float:
-    """Share of the loss in which the main thread waits for storage, or for the network if it fetches from there: from a network file
-    system, or as a client, which a rank that waits for the others is not."""
-    by_network = job.trainer.reads_remotely or (feeders.asks_others(job) and not has_peers(job))
-    return job.pools.get("main.disk", 0.0) + (job.pools.get("main.network", 0.0) if by_network else 0.0)
+    """Share of the loss in which the main thread waits for storage, or for the network if it fetches from there."""
+    return job.pools.get("main.disk", 0.0) + (job.pools.get("main.network", 0.0) if fetches_by_network(job) else 0.0)
 
 
 def loading(job: WalkedJob, facts: WalkedFacts) -> str:

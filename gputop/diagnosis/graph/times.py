@@ -12,6 +12,7 @@ from gputop.diagnosis.facts import feeders, waits
 from gputop.diagnosis.facts.capacity import capacity, is_held
 from gputop.diagnosis.facts.family import INPUT
 from gputop.diagnosis.facts.proc import ASKING, TURN, ProcFacts
+from gputop.diagnosis.facts.serving import ServerFacts
 from gputop.diagnosis.graph import asked, owners
 from gputop.diagnosis.graph.edges import GIL, HELD, PACED, READY, RUN, Edge, Trail, edges_of, take
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
@@ -46,7 +47,7 @@ class Times:
         self.edges = {proc.pid: edges_of(proc, facts) for proc in (self.trainer, *job.workers)}  # main thread of each -> its time
         self.edges[self.trainer.pid] = self._at_shared_locks(self.edges[self.trainer.pid])
         edges, self.copied, self.waited = self.without_gpu(self.edges[self.trainer.pid])
-        self.main = self.infer(edges)  # the main thread's time outside its waits for the GPU
+        self.main = self.infer(self._without_spin(edges))  # the main thread's time outside its waits for the GPU
         self.to_feeds = [edge for edge in self.main if edge.pid in self.feeds and not self.is_at_lock(edge)]
         self.data = sum(edge.share for edge in self.to_feeds)
         self._at_work.clear()  # what is rest depends on the wait for data
@@ -56,6 +57,11 @@ class Times:
         """Go on with newer facts about the same job."""
         self.job, self.facts, self.trainer = job, facts, job.trainer
         self.workers = {worker.pid: worker for worker in job.workers}
+
+    @property
+    def server(self) -> ServerFacts | None:
+        """The server of the engine that the job is; None for another job."""
+        return self.facts.servers.get(self.trainer.pid)
 
     # The main thread
 
@@ -87,6 +93,21 @@ class Times:
         vague = sum(edge.share for edge in edges if self.may_be_gpu(edge))
         slept = max(0.0, min(vague, worked - spun))
         return self._take_gpu(edges, slept)[0], copied, spun + slept
+
+    def _without_spin(self, edges: list[Edge]) -> list[Edge]:
+        """An engine's edges, with polls for what it computed while no request ran by its server's own metrics: a scheduler that never
+        sleeps, and looks again and again whether one has come, or may begin. Where its front, at a full core, has no time to answer with
+        these, all that it computes."""
+        server, idle = self.server, self.job.idle
+        if server is None or not idle or owners.total(edge for edge in edges if edge.kind not in (RUN, READY)) >= policy.LITTLE:
+            return edges
+        none_runs = 0.0 if server.empty is None or server.halted is None else server.empty + server.halted
+        part = (1.0 if server.full_front is not None else 0.0) if server.is_slow else min(1.0, none_runs / idle)
+        if part < policy.HALF or self.trainer.others_run >= policy.AT_WORK:  # its own threads may make a request ready
+            return edges
+        polls = [edge._replace(kind=waits.POLL, share=edge.share * part, measured=False) for edge in edges if edge.kind == RUN]
+        rest = [edge._replace(share=edge.share * (1.0 - part)) if edge.kind == RUN else edge for edge in edges]
+        return [edge for edge in (*rest, *polls) if edge.share > 0.0]
 
     def _called_back(self, edges: list[Edge], most: float) -> tuple[list[Edge], float]:
         """If the GPU is always busy, count sleeps ended by another sleeping thread of the process as waits for the GPU (XLA's callback
@@ -272,9 +293,12 @@ class Times:
 
     def thread_of(self, proc: ProcFacts, who: str) -> str:
         """The holder of a leaf that is work of another thread. Threads of a native program load in parallel with its main thread, as
-        workers do, if the main thread gives the GPU its work; in Python they are part of what the trainer does itself."""
+        workers do, if the main thread gives the GPU its work; in Python they are part of what the trainer does itself, and of an engine's
+        scheduling while requests run."""
         gives = self.facts.main_calls.get(proc.pid, 1.0) >= policy.HALF or not self.job.gpus
-        return "main's loading thread" if who == "main" and not is_python(proc.info) and gives else f"{who}'s thread"
+        if who == "main" and not is_python(proc.info) and gives:
+            return "main's loading thread"
+        return "engine's thread" if who == "main" and self.server is not None and self.server.running else f"{who}'s thread"
 
     def gil(self, proc: ProcFacts) -> frozenset[int]:
         """Addresses of futexes at which several threads of the process sleep in turn, on one CPU in all: they wait for each other."""
@@ -371,9 +395,26 @@ class Times:
     def unasked_here(self) -> bool:
         """True if waits at the sockets of the trainer's peers are for work, not for the network: all peers are processes of this machine
         that wait for requests themselves, and the main thread sleeps longer at a time than an answer takes. A peer that sleeps by a timer
-        has a request, and answers late."""
+        has a request, and answers late. An inference server's own metrics show the same."""
+        if self.lacks_requests:
+            return True
         late = any(one.near and one.met[waits.TIMER] for one in self.members.values())
         return self.trainer.rest_s >= policy.PAUSE_S and not late and asked.all_wait_to_be_asked(self.job)
+
+    @cached_property
+    def lacks_requests(self) -> bool:
+        """True if the job is an engine without requests, see `asked.lacks_requests`."""
+        return asked.lacks_requests(self.job, self.server)
+
+    @property
+    def is_thread_full(self) -> bool:
+        """True if a thread of the trainer computes for requests, see `feeders.is_thread_full`; its server's metrics do not deny that."""
+        return not self.lacks_requests and feeders.is_thread_full(self.job)
+
+    @property
+    def is_asked_through_front(self) -> bool:
+        """True if requests come to the main thread from its server's front alone: it may listen, and waits for no other client."""
+        return self.server is not None and self.server.front is not None
 
     def is_program(self, edge: Edge) -> bool:
         """True if the job started the process that ended a sleep, or is fed by it; a process too short-lived to be seen counts as started

@@ -24,6 +24,9 @@ from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.times import Times
 from gputop.findings import policy
 
+_FOR_REQUESTS = (waits.NETWORK, waits.POLL, waits.PIPE, waits.LOCK, waits.UNKNOWN, waits.TIMER)
+"""Kinds of wait of an engine's main thread, itself or until a thread hands it a request, that are for requests if there are none."""
+
 
 def pools_of(parts: list[tuple[str, float, LeafTrail]]) -> dict[str, float]:
     """The value of `Walk.pools` by that of `Walk.parts`."""
@@ -277,6 +280,9 @@ class Walk(Times):
     def to_members(self, proc: ProcFacts, pids: Sequence[int], share: float, who: str, trail: Trail, kind: str) -> None:
         """Book a wait for processes of the family over their activity, and over the processes that they wait for themselves. Their rest in
         that time is the network's if it carries the wait, else they have no requests."""
+        if who == "main" and self.lacks_requests:
+            self.book("unasked", who, share, trail)
+            return
         holders = {one.locked_out[0] for pid in pids if (one := self.members[pid]).locked_out[1] >= policy.HALF}
         pids = [pid for pid in pids if pid not in holders] or pids  # what a holder does is in the time of those that wait for its lock
         owed = {pid: self.owes(pid, frozenset(pids), kind == waits.NETWORK) for pid in pids}
@@ -291,9 +297,13 @@ class Walk(Times):
                 if does == waits.ONCPU:
                     self.book("work", f"{who}'s {holder}", mine, along)
                 elif does == READY:
-                    self.ready(mine, who, along, crowd=("work", f"{who}'s {holder}"))
+                    stopped = mine * owners.throttled_part(self.job.limits.of_members.get(pid, (0.0, 0.0, ""))[0])
+                    self.book("quota", who, stopped, along)
+                    self.ready(mine - stopped, who, along, crowd=("work", f"{who}'s {holder}"))
                 elif does == waits.STOPPED:
                     self.book("nobody", "worker", mine, along)
+                elif does == waits.OUTPUT:
+                    self.book("reader", who, mine, along)
                 elif does == HELD:
                     holder_pid = self.members[pid].locked_out[0]
                     self.book("lock", "process", mine, (*along, Hop(holder_pid, 0, "holds", mine, True)))
@@ -359,14 +369,16 @@ class Walk(Times):
             shared = share * min(1.0, proc.awaits_memory / proc.kinds[waits.LOCK])
             self.to_members(proc, fed, shared, who, trail, kind)
             share -= shared
-        if kind in (waits.LOCK, waits.UNKNOWN, waits.TIMER):
+        any_client = job.trainer.info.sockets == feeders.LISTENING and not self.is_asked_through_front
+        by_thread = kind == waits.POLL and who == "main" and self.is_thread_full and not self.fed_here
+        if kind in (waits.LOCK, waits.UNKNOWN, waits.TIMER) or by_thread:
             share = self.to_sampled_threads(proc, kind, share, who, trail)
         asked = who == "main" and bool(job.workers) and not job.loader.births and proc.children >= policy.AT_WORK
         programs = kind in (waits.PIPE, waits.CHILD) or (kind == waits.POLL and (asked or feeders.programs_at_work(job, self.facts)))
-        input_kind = kind in (waits.NETWORK, waits.PIPE) or (kind == waits.POLL and job.trainer.info.sockets != feeders.LISTENING)
+        input_kind = kind in (waits.NETWORK, waits.PIPE) or (kind == waits.POLL and not any_client)
         if input_kind and who == "main" and (fed := self.fed_here):
             self.to_members(proc, fed, share, who, trail, kind)
-        elif kind in (waits.NETWORK, waits.POLL) and who == "main" and self.unasked_here:
+        elif kind in (_FOR_REQUESTS if self.lacks_requests else (waits.NETWORK, waits.POLL)) and who == "main" and self.unasked_here:
             self.book("unasked", who, share, trail)
         elif kind == waits.POLL and who == "main" and self.asked_over_network(trail):
             self.book("network", who, share, trail)
@@ -397,6 +409,8 @@ class Walk(Times):
         parts = self.sampled_threads(proc)
         if kind == waits.TIMER:  # a thread that sleeps by a timer checks again and again whether these are done
             parts = {word: part for word, part in parts.items() if word in (waits.DISK, waits.NETWORK)}
+        if kind == waits.POLL and GIL in parts and not proc.takes_turns:  # who polls does not wait at Python's lock
+            parts[RUN] = parts.get(RUN, 0.0) + parts.pop(GIL)
         for word, part in parts.items():
             mine = share * part
             if word == waits.PIPE and who == "main" and self.readers:

@@ -183,7 +183,7 @@ class _Steps(Struct):
         if resource == "cpu" or (resource == "mask" and hop.kind == READY):
             return "runnable", self.behind(holder)
         if resource == "quota":
-            quota = self.job.limits.quota_cpus
+            quota = self.job.limits.of_members.get(hop.pid, (0.0, self.job.limits.quota_cpus, ""))[1]
             return state, ("its quota" if quota is None else f"the quota of {quota:g} CPUs", ())
         if resource in ("disk", "load"):
             disk = self.facts.host.disk_busy
