@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container, Hashable, Sequence
 from statistics import median
 from typing import TypeVar
@@ -29,6 +30,9 @@ _Job = TypeVar("_Job", bound=JobFacts)
 
 _BRAKES = 0x8 | 0x20 | 0x40 | 0x80
 POWER_CAP, SET_CLOCKS = 0x4, 0x2
+_NUMBER = re.compile(r"(?<=_TP)\d+|(?<=_EP)\d+")
+"""Of a rank among those that compute the same passes, in the title of an engine's worker: ``VLLM::Worker_TP1``,
+``sglang::scheduler_TP0_EP0``. Other parts, as of a pipeline (``PP``) or of copies of the model (``DP``), have other work."""
 _AT_PEERS = ("lock", "network", "pipe", "poll")
 """Kinds of wait of a main thread that waits for other ranks in a collective on the host: through its library's threads, or directly."""
 
@@ -111,12 +115,19 @@ def _groups(families: list[list[_Job]]) -> list[list[_Job]]:
 
 
 def _are_ranks(family: Sequence[JobFacts]) -> bool:
-    """True if a launcher gave each a rank; MPI's launcher gives no more than that."""
-    return bool(job_key(family[0].trainer.info)) or all(job.trainer.role.rank is not None for job in family)
+    """True if a launcher gave each a rank, MPI's gives no more than that; or if each has its number in its title."""
+    by_launcher = bool(job_key(family[0].trainer.info)) or all(job.trainer.role.rank is not None for job in family)
+    return by_launcher or all(_is_numbered(job) for job in family)
 
 
 def _ranks_differ(family: Sequence[JobFacts]) -> bool:
-    return len({job.trainer.role.rank for job in family}) == len(family)
+    return len({tuple(job.trainer.info.cmdline) if _is_numbered(job) else job.trainer.role.rank for job in family}) == len(family)
+
+
+def _is_numbered(job: JobFacts) -> bool:
+    """True if the process is a worker of an inference engine that has its number in its title: ``VLLM::Worker_TP1``."""
+    words = job.trainer.info.cmdline
+    return len(words) == 1 and "::" in words[0] and _NUMBER.search(words[0]) is not None
 
 
 def _in_step(family: Sequence[JobFacts]) -> bool:
@@ -129,7 +140,7 @@ def _in_step(family: Sequence[JobFacts]) -> bool:
 
 def _families(jobs: list[_Job]) -> list[list[_Job]]:
     """Jobs that belong together: ranks of one training, or, if the environment names none, jobs that one process started with the same
-    command."""
+    command, or with titles that differ in their number alone."""
     found: list[list[_Job]] = []
     for family in _by(lambda job: _training(job) or _started(job), jobs if len(jobs) > 1 else []):
         # A launcher may give each rank arguments of its own (--local_rank); two trainings that look alike differ in theirs.
@@ -147,6 +158,8 @@ def _training(job: JobFacts) -> Hashable:
 
 def _started(job: JobFacts) -> Hashable:
     info = job.trainer.info
+    if _is_numbered(job):
+        return info.ppid, _NUMBER.sub("", info.cmdline[0])
     return (info.ppid, *(["spawned"] if "--multiprocessing-fork" in info.cmdline else info.cmdline))
 
 

@@ -211,3 +211,32 @@ def test_a_front_that_sleeps_by_a_timer_is_not_what_computes() -> None:
     scene = takes(vllm(20.0, 0.02, 0.1, POLL_SOCKET))
     scene.procs[TOP].looks = [SLEEP]
     assert verdict(scene)[1] not in ("frontend-bound", "scheduler-bound", "slow-transform")
+
+
+def one_worker_without_a_cpu() -> Scene:
+    """Of two workers on two GPUs one wants a CPU that neighbours have; the other waits for the next batch, for which the core waits."""
+    scene = scheduler_of_two_workers()
+    scene.procs[102].run, scene.procs[102].wait, scene.procs[102].looks, scene.cpu_busy = 0.3, 0.65, [ON_CPU], [1.0] * 4
+    return scene.add(*(Proc(900 + i, comm="bowtie2", cmdline=["bowtie2"], run=0.98, looks=[ON_CPU]) for i in range(3)))
+
+
+@pytest.mark.parametrize("other", [{}, {"run": 0.97, "looks": [ON_CPU], "system": 0.45}], ids=["sleeps", "yields again and again"])
+def test_workers_of_one_engine_are_ranks_and_wait_for_the_late_one(other: dict) -> None:
+    scene = one_worker_without_a_cpu()
+    for name, value in other.items():
+        setattr(scene.procs[101], name, value)
+    assert verdict(scene) == ("straggler", "straggler-rank")
+    named = {one.pid for one in scene.engine.verdict.culprits}
+    assert {102, 900} <= named
+    assert not {TOP, CORE} & named
+
+
+def test_stages_of_an_engine_have_other_work_and_are_no_ranks() -> None:
+    scene = one_worker_without_a_cpu()
+    for number in range(2):
+        scene.procs[101 + number].cmdline = [f"VLLM::Worker_PP{number}_TP0"]
+    assert verdict(scene)[1] != "straggler-rank"
+
+
+def test_workers_of_one_engine_that_all_wait_have_no_late_one() -> None:
+    assert verdict(scheduler_of_two_workers()) == ("wait-heavy", "scheduler-bound")
