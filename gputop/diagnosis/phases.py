@@ -214,6 +214,10 @@ class Seen:
         few = lacks_requests(self.job, self.facts.servers.get(self.job.trainer.pid)) and unasked >= policy.HALF
         return few and (1.0 - unasked) * (self.job.idle or 0.0) < policy.QUARTER
 
+    def works_for_all_requests(self) -> bool:
+        """Like `has_few_requests`, of an engine whose GPU works for half of the time or more."""
+        return (self.job.idle or 0.0) <= policy.HALF and self.has_few_requests()
+
     def may_keep_pace(self) -> bool:
         """True if the main thread waits for a source whose own pace is not known yet."""
         return any(one.paced is None for one in self.job.members) and waits_for_others(self.job) >= policy.MOST
@@ -338,6 +342,7 @@ TABLE = (
     Transition(ANY, IDLE, Seen.waits_to_be_asked, DROPPED, " has no work for its GPU: it waits to be asked"),
     Transition(ANY, IDLE, Seen.rests_between_bursts, DROPPED, " has no work for its GPU between bursts of requests"),
     Transition(ANY, IDLE, Seen.rests_unasked, DROPPED, " has no work for its GPU: no requests reach it"),
+    Transition(ANY, TRAINING, Seen.works_for_all_requests, DROPPED, " works its GPU for all requests that reach it"),
     Transition(ANY, IDLE, Seen.has_few_requests, DROPPED, " has no work for its GPU between requests: few reach it"),
     Transition(ANY, IDLE, Seen.keeps_pace, DROPPED, Seen.paced_text),
     Transition(ANY, SAME, Seen.may_keep_pace, HELD, ": whether its input comes at a pace of its own has not shown yet"),

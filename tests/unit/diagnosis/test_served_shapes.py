@@ -58,6 +58,12 @@ def test_few_requests_are_no_fault_however_the_engine_waits_for_them(way: Callab
     assert scene.engine.incidents == []
 
 
+def test_an_engine_that_works_for_most_of_the_time_is_healthy_where_no_more_ask() -> None:
+    scene = takes(vllm(60.0, 0.1, 0.1, POLL_SOCKET, **NONE_RUNS))
+    assert verdict(scene, 20.0) == ("healthy", "none")
+    assert "all requests that reach it" in scene.engine.verdict.headline
+
+
 def test_few_requests_are_known_by_some_pages_of_the_last_seconds() -> None:
     """One of three has one that runs."""
     scene = takes(vllm(30.0, 0.1, 0.1, POLL_SOCKET, **NONE_RUNS))
