@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable
 from functools import partial
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -12,7 +13,7 @@ from gputop.findings import policy
 from gputop.findings.verdict import Requests
 from gputop.model.board import Board
 from gputop.model.engines import DETOKENIZER, FRONT, SCHEDULER, TOKENIZER, WORKER, Family, families
-from gputop.model.roles import program_name
+from gputop.model.roles import is_python, program_name
 from gputop.model.serving import STARTING, TOO_SLOW, ServingNow, ServingTracks, total_of, whole, worst_of
 
 _BEFORE_GPU = (FRONT, TOKENIZER, DETOKENIZER)  # parts through which each request and answer goes
@@ -27,10 +28,14 @@ class ServerPart(Struct, frozen=True):
     part: str
     cores: float  # CPUs that it ran on
     ready: float = 0.0  # share of the time in which its main thread wanted a CPU and had none
+    thread: float | None = None  # share of the time that its busiest thread ran or wanted a CPU; None: its threads are not read
+    has_gil: bool = True  # it is Python: together its threads may run on little more than one CPU
 
     @property
     def is_full(self) -> bool:
-        """True if it runs all the time that others let it."""
+        """True if it runs all the time that others let it: a thread of its, or all that Python's lock lets run."""
+        if self.thread is not None and (not self.has_gil or self.cores > policy.GIL_CPUS):
+            return self.thread >= policy.NEARLY_ALL
         return self.cores >= policy.HALF and self.cores + self.ready >= policy.NEARLY_ALL
 
 
@@ -136,7 +141,7 @@ class Servers:
 
     def __init__(self) -> None:
         self._pages = ServingTracks()
-        self._used: dict[int, deque[tuple[int, int, int]]] = {}  # pid -> (time, CPU time, time without a CPU) in ns, over the window
+        self._used: dict[int, deque[_Used]] = {}  # by pid, over the window
         self._families: dict[int, Family] = {}
         self._held: dict[int, dict[int, tuple[int, int]]] = {}
         """Topmost process -> time of each page of the last `_EMPTY_NS` -> requests on it that run, and that wait."""
@@ -153,9 +158,10 @@ class Servers:
         self._used = {pid: self._used.get(pid, deque()) for pid in pids if pid in board.procs}
         for pid, used in self._used.items():
             proc = board.procs[pid]
-            if not used or proc.t_ns > used[-1][0]:
-                used.append((proc.t_ns, proc.utime_ns + proc.stime_ns, proc.run_delay_ns or 0))
-            while len(used) > 2 and used[1][0] < oldest_ns:
+            if not used or proc.t_ns > used[-1].t_ns:
+                threads = {one.tid: one.oncpu_ns + one.run_delay_ns for one in proc.threads}
+                used.append(_Used(proc.t_ns, proc.utime_ns + proc.stime_ns, proc.run_delay_ns or 0, threads))
+            while len(used) > 2 and used[1].t_ns < oldest_ns:
                 used.popleft()
 
     def _note_requests(self, board: Board) -> None:
@@ -196,7 +202,7 @@ class Servers:
     def _of_family(self, family: Family, pages: list[ServingNow], board: Board, trainers: Collection[int]) -> ServerFacts:
         total, worst = partial(total_of, pages), partial(worst_of, pages)
         parts = [
-            ServerPart(pid, program_name(board.infos[pid]), part, *self._shares(pid))
+            ServerPart(pid, program_name(board.infos[pid]), part, *self._shares(pid), is_python(board.infos[pid]))
             for pid, part in family.parts.items()
             if part and pid in board.infos and not (part in _BEFORE_GPU and pid in trainers)  # one process does it all, as llama.cpp's
         ]  # fmt: skip
@@ -212,9 +218,22 @@ class Servers:
             is_slow=all(one.missing.get("running") == TOO_SLOW for one in pages), top=family.top, empty=empty, halted=halted,
         )  # fmt: skip
 
-    def _shares(self, pid: int) -> tuple[float, float]:
-        """(CPUs that a process ran on, share of the time without one that it wanted)."""
+    def _shares(self, pid: int) -> tuple[float, float, float | None]:
+        """(CPUs that a process ran on, share of the time without one that it wanted, `ServerPart.thread`)."""
         used = self._used.get(pid)
-        if not used or (ns := used[-1][0] - used[0][0]) <= 0:
-            return 0.0, 0.0
-        return (used[-1][1] - used[0][1]) / ns, max(0, used[-1][2] - used[0][2]) / ns
+        if not used or (ns := used[-1].t_ns - used[0].t_ns) <= 0:
+            return 0.0, 0.0, None
+        old, new = used[0], used[-1]
+        first = next((one for one in used if one.threads), new)
+        threads = [wanted - first.threads[tid] for tid, wanted in new.threads.items() if tid in first.threads]
+        fullest = max(threads) / (new.t_ns - first.t_ns) if threads and new.t_ns > first.t_ns else None
+        return (new.cpu_ns - old.cpu_ns) / ns, max(0, new.ready_ns - old.ready_ns) / ns, fullest
+
+
+class _Used(NamedTuple):
+    """What a process has used up to one reading, in ns."""
+
+    t_ns: int
+    cpu_ns: int
+    ready_ns: int  # that its main thread wanted a CPU and had none
+    threads: dict[int, int]  # tid -> CPU time, and time without a CPU that it wanted; empty where threads are not read

@@ -32,14 +32,21 @@ def all_wait_to_be_asked(job: WalkedJob) -> bool:
 
 def lacks_requests(job: WalkedJob, server: ServerFacts | None) -> bool:
     """True if an inference engine has no request for half of the time that its GPU rests or more, by its server's own metrics, and nobody
-    keeps one from it: no process that requests go through is at a full core, late for one, or stands."""
+    keeps one from it: no process that requests go through is at a full core, late for want of one, or stands."""
     if server is None or server.empty is None or server.is_slow or not job.idle or server.empty < policy.HALF * job.idle:
         return False
-    near = [one for one in job.members if one.part != READS and one.pid not in server.engine_pids]  # those may spin while there is none
-    late = any(one.is_full or one.ready >= policy.LOST for one in server.parts if one.pid not in server.engine_pids)
-    late = late or any(one.cores + one.ready >= policy.NEARLY_ALL or one.ready >= policy.LOST or _stands(one) for one in near)
-    late = late or any(one.locked_out[1] >= policy.QUARTER for one in near)
+    parts = {one.pid: one for one in server.parts if one.pid not in server.engine_pids}  # an engine's own may spin while there is none
+    near = [one for one in job.members if one.part != READS and one.pid not in server.engine_pids]
+    late = any(one.is_full or _is_late(one.cores, one.ready) for one in parts.values())
+    others = [(one.cores, one.ready) for one in near if one.pid not in parts]
+    late = late or any(cores + ready >= policy.NEARLY_ALL or _is_late(cores, ready) for cores, ready in others)
+    late = late or any(_stands(one) or one.locked_out[1] >= policy.QUARTER for one in near)
     return not late and job.trainer.others_run < policy.HALF and not (job.programs.stopped or job.programs.mute)
+
+
+def _is_late(cores: float, ready: float) -> bool:
+    """True if a process wants a CPU most of the time, and often has none: it may have requests that have not come further."""
+    return ready >= policy.LOST and cores + ready >= policy.MOST
 
 
 def waits_for_others(job: WalkedJob) -> float:

@@ -99,14 +99,15 @@ class Times:
         sleeps, and looks again and again whether one has come, or may begin. Where its front, at a full core, has no time to answer with
         these, all that it computes."""
         server, idle = self.server, self.job.idle
-        if server is None or not idle or owners.total(edge for edge in edges if edge.kind not in (RUN, READY)) >= policy.LITTLE:
+        if server is None or not idle or owners.total(edge for edge in edges if edge.kind not in (RUN, READY)) >= policy.TENTH:
             return edges
         none_runs = 0.0 if server.empty is None or server.halted is None else server.empty + server.halted
         part = (1.0 if server.full_front is not None else 0.0) if server.is_slow else min(1.0, none_runs / idle)
         if part < policy.HALF or self.trainer.others_run >= policy.AT_WORK:  # its own threads may make a request ready
             return edges
-        polls = [edge._replace(kind=waits.POLL, share=edge.share * part, measured=False) for edge in edges if edge.kind == RUN]
-        rest = [edge._replace(share=edge.share * (1.0 - part)) if edge.kind == RUN else edge for edge in edges]
+        spun = (RUN, READY)  # it wants a CPU to look again
+        polls = [edge._replace(kind=waits.POLL, share=edge.share * part, measured=False) for edge in edges if edge.kind in spun]
+        rest = [edge._replace(share=edge.share * (1.0 - part)) if edge.kind in spun else edge for edge in edges]
         return [edge for edge in (*rest, *polls) if edge.share > 0.0]
 
     def _called_back(self, edges: list[Edge], most: float) -> tuple[list[Edge], float]:

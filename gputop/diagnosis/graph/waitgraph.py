@@ -422,6 +422,8 @@ class Walk(Times):
                 self.ready(mine, who, trail)
             elif word == GIL:
                 self.book("gil", who, mine, trail)
+            elif word in (waits.PIPE, waits.NETWORK) and who == "main" and self.lacks_requests:
+                self.book("unasked", who, mine, trail)
             elif word in (waits.PIPE, waits.NETWORK) and who == "main" and (fed := self.fed_here):
                 self.to_members(proc, fed, mine, who, trail, word)
             elif word == waits.NETWORK and who == "main" and self.unasked_here:

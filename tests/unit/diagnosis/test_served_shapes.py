@@ -92,6 +92,24 @@ def test_a_full_front_keeps_requests_from_the_engine_also_while_none_runs(way: C
     assert [one.pid for one in scene.engine.verdict.culprits] == [TOP]
 
 
+@pytest.mark.parametrize(
+    ("threads", "exe", "cause"),
+    [
+        ((0.3, 0.3, 0.3, 0.3), "/usr/bin/python3", False),  # a tokenizer's, without Python's lock
+        ((0.25, 0.25, 0.2, 0.2), "/usr/bin/python3", True),  # in turn: Python's lock lets no more run
+        ((0.25, 0.25, 0.2, 0.2), "/usr/bin/text-generation-router", False),
+        ((0.97, 0.3, 0.0, 0.0), "/usr/bin/text-generation-router", True),
+    ],
+)
+def test_a_front_is_full_by_a_thread_or_by_pythons_lock_and_not_by_a_sum(threads: tuple[float, ...], exe: str, cause: bool) -> None:
+    scene = vllm(40.0, 0.05, 0.1, POLL_SOCKET, running=1, waiting=0)
+    scene.procs[TOP].threads = {190 + number: (run, 0.0) for number, run in enumerate(threads)}
+    scene.procs[TOP].info |= {"exe": exe}
+    if "python" not in exe:
+        scene.procs[TOP].comm, scene.procs[TOP].cmdline = "vllm", ["vllm", "serve"]
+    assert (verdict(scene)[1] == "frontend-bound") == cause
+
+
 def test_a_scheduler_that_spins_waits_for_a_tokenizer_or_for_a_front_without_time_for_its_page() -> None:
     tokenizer, late = spins(tokenizer_of_its_own()), spins(full_api_server())
     tokenizer.server |= NONE_RUNS
