@@ -370,7 +370,7 @@ class Walk(Times):
             self.to_members(proc, fed, shared, who, trail, kind)
             share -= shared
         any_client = job.trainer.info.sockets == feeders.LISTENING and not self.is_asked_through_front
-        by_thread = kind == waits.POLL and who == "main" and self.is_thread_full and not self.fed_here
+        by_thread = kind == waits.POLL and who == "main" and self.is_thread_full and (any_client or not self.fed_here)
         if kind in (waits.LOCK, waits.UNKNOWN, waits.TIMER) or by_thread:
             share = self.to_sampled_threads(proc, kind, share, who, trail)
         asked = who == "main" and bool(job.workers) and not job.loader.births and proc.children >= policy.AT_WORK

@@ -9,7 +9,7 @@ import pytest
 from gputop.findings.verdict import IDLE
 from gputop.model.serving import NOT_LISTENING, TOO_SLOW
 from tests.unit.diagnosis.causes_serving import CORE, TOP, full_api_server, scheduler_of_two_workers, tokenizer_of_its_own, vllm
-from tests.unit.diagnosis.scene import DISK, EPOLL, FUTEX, ON_CPU, POLL_SOCKET, SLEEP, Proc, Scene
+from tests.unit.diagnosis.scene import DISK, EPOLL, FUTEX, ON_CPU, POLL_SOCKET, SLEEP, SOCKET, Proc, Scene
 
 NFS = {"state": "D", "syscall": 17, "wchan": "rpc_wait_bit_killable"}
 LOGS = {"state": "S", "syscall": 1, "syscall_arg": 1, "wchan": "pipe_write"}
@@ -218,6 +218,13 @@ def test_a_thread_that_computes_whenever_the_gpu_rests_has_requests() -> None:
     scene = event_loop(0.69)
     assert verdict(scene) == ("input-bound", "main-thread-preprocessing")
     assert "own threads" in scene.engine.verdict.detail
+
+
+def test_a_client_at_the_other_end_of_a_full_thread_is_no_feeder() -> None:
+    scene = event_loop(0.69)
+    scene.procs[CORE].info |= {"other_ends": [300]}
+    scene.add(Proc(300, comm="locust", cmdline=["locust"], run=0.01, looks=[SOCKET], info={"sockets": "connected"}))
+    assert verdict(scene) == ("input-bound", "main-thread-preprocessing")
 
 
 @pytest.mark.parametrize("thread", [0.02, 0.2, 0.45])
