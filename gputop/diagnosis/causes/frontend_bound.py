@@ -1,8 +1,9 @@
 """frontend-bound: the GPU of an inference server waits for the process that takes requests, makes tokens of them or text of tokens.
 
 Costs: each request, and each token of each answer, goes through that process; at one full core it sets the pace, however fast the GPU is.
-Seen: row front x server, by its price: waits of the engine's main thread for input, while its API server, tokenizer or detokenizer runs on
-`policy.NEARLY_ALL` of a CPU or more, and the server's own metrics have requests, or come too late, for they go the same way.
+Seen: row front x server, by its price: waits of the engine's main thread for input, or what it computes while no request runs, while its
+API server, tokenizer or detokenizer, or a thread of that one, runs on `policy.NEARLY_ALL` of a CPU or more, and the server's own metrics
+have requests, or come too late, for they go the same way.
 Abstains: no page of metrics is read (slow-transform then); nobody asks; memory for keys and values is full (kv-full); the process itself
 waits for a CPU, a quota or a disk: that has its own cause.
 """
