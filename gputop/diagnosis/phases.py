@@ -20,7 +20,7 @@ from gputop.diagnosis.causes.cpu_contention import keeps_from_starting
 from gputop.diagnosis.facts import feeders, waits
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.diagnosis.graph import starting
-from gputop.diagnosis.graph.asked import is_left_alone, lacks_requests, waits_for_others
+from gputop.diagnosis.graph.asked import is_asked_through_front, is_left_alone, lacks_requests, waits_for_others
 from gputop.diagnosis.graph.edges import PACED
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.pausing import breaks_s, is_ahead, paused
@@ -176,8 +176,7 @@ class Seen:
         has_requests = server is not None and (server.running or server.waiting)
         if job.loader.births or stands or job.host_only or idle < policy.HALF or self.is_fed or has_requests:
             return False
-        through_front = server is not None and server.front is not None
-        if self.named is not None and self.named.fault and (through_front or feeders.is_thread_full(job)):
+        if self.named is not None and self.named.fault and (is_asked_through_front(job, self.facts) or feeders.is_thread_full(job)):
             return False  # the walk ended at who keeps requests: its front, through which all come, or a thread of its own
         if job.workers:
             rests = job.trainer.kinds.get(waits.POLL, 0.0) >= policy.MOST and all(map(_is_idle_helper, job.workers))

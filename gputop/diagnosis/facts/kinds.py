@@ -64,6 +64,11 @@ def kind_of(job: JobFacts, facts: Facts) -> Kind:
     return Kind.FFMPEG if _DECODERS & feeders else _by_libraries(job)
 
 
+def is_engines(info: ProcInfo) -> bool:
+    """True if a process is named as one of an inference engine's."""
+    return engine_of(info) is not None or bool(_ENGINES & {*names_of(info)})
+
+
 def _by_libraries(job: JobFacts) -> Kind:
     info, loader = job.trainer.info, (job.workers[0] if job.workers else job.trainer).role.loader
     if loader in _BY_LOADER or "jax" in info.libs:

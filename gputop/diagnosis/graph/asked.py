@@ -7,8 +7,9 @@ from collections import Counter
 from gputop.diagnosis.facts import waits
 from gputop.diagnosis.facts.facts import Member
 from gputop.diagnosis.facts.family import INPUT, has_thread_outside
+from gputop.diagnosis.facts.kinds import is_engines
 from gputop.diagnosis.facts.serving import ServerFacts
-from gputop.diagnosis.graph.job import WalkedJob
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy
 from gputop.findings.verdict import READS, SERVES
 
@@ -42,6 +43,27 @@ def lacks_requests(job: WalkedJob, server: ServerFacts | None) -> bool:
     late = late or any(cores + ready >= policy.NEARLY_ALL or _is_late(cores, ready) for cores, ready in others)
     late = late or any(_stands(one) or one.locked_out[1] >= policy.QUARTER for one in near)
     return not late and job.trainer.others_run < policy.HALF and not (job.programs.stopped or job.programs.mute)
+
+
+def is_asked_through_front(job: WalkedJob, facts: WalkedFacts) -> bool:
+    """True if an engine's requests come from a process of its server alone, whatever listens: a part of that server or, where its page is
+    not read, a process that it exchanges data with and that serves."""
+    if (server := facts.servers.get(job.trainer.pid)) is not None:
+        return server.front is not None
+    return bool(_serving(job)) and is_engines(job.trainer.info)
+
+
+def spins_unread(job: WalkedJob, facts: WalkedFacts) -> bool:
+    """True if an engine whose server's page is not read, and whose main thread never sleeps, looks for requests: its GPU does nothing at
+    all, or a process that they come from is at a full core."""
+    if job.trainer.pid in facts.servers or job.trainer.run < policy.HALF or not is_asked_through_front(job, facts):
+        return False
+    return (job.idle or 0.0) >= policy.AT_END or any(one.cores + one.ready >= policy.NEARLY_ALL for one in _serving(job))
+
+
+def _serving(job: WalkedJob) -> list[Member]:
+    """The processes that the trainer exchanges data with, and that serve others."""
+    return [one for one in job.members if one.near and one.part == SERVES]
 
 
 def _is_late(cores: float, ready: float) -> bool:

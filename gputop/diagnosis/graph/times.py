@@ -97,12 +97,15 @@ class Times:
     def _without_spin(self, edges: list[Edge]) -> list[Edge]:
         """An engine's edges, with polls for what it computed while no request ran by its server's own metrics: a scheduler that never
         sleeps, and looks again and again whether one has come, or may begin. Where its front, at a full core, has no time to answer with
-        these, all that it computes."""
+        these, or where these are not read, all that it computes."""
         server, idle = self.server, self.job.idle
-        if server is None or not idle or owners.total(edge for edge in edges if edge.kind not in (RUN, READY)) >= policy.TENTH:
+        if not idle or owners.total(edge for edge in edges if edge.kind not in (RUN, READY)) >= policy.TENTH:
             return edges
-        none_runs = 0.0 if server.empty is None or server.halted is None else server.empty + server.halted
-        part = (1.0 if server.full_front is not None else 0.0) if server.is_slow else min(1.0, none_runs / idle)
+        if server is None:
+            part = float(asked.spins_unread(self.job, self.facts))
+        else:
+            none_runs = 0.0 if server.empty is None or server.halted is None else server.empty + server.halted
+            part = float(server.full_front is not None) if server.is_slow else min(1.0, none_runs / idle)
         if part < policy.HALF or self.trainer.others_run >= policy.AT_WORK:  # its own threads may make a request ready
             return edges
         spun = (RUN, READY)  # it wants a CPU to look again
@@ -412,10 +415,10 @@ class Times:
         """True if a thread of the trainer computes for requests, see `feeders.is_thread_full`; its server's metrics do not deny that."""
         return not self.lacks_requests and feeders.is_thread_full(self.job)
 
-    @property
+    @cached_property
     def is_asked_through_front(self) -> bool:
         """True if requests come to the main thread from its server's front alone: it may listen, and waits for no other client."""
-        return self.server is not None and self.server.front is not None
+        return asked.is_asked_through_front(self.job, self.facts)
 
     def is_program(self, edge: Edge) -> bool:
         """True if the job started the process that ended a sleep, or is fed by it; a process too short-lived to be seen counts as started

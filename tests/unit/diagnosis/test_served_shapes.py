@@ -118,6 +118,27 @@ def test_a_scheduler_that_spins_waits_for_a_tokenizer_or_for_a_front_without_tim
         assert verdict(scene) == ("input-bound", "frontend-bound")
 
 
+def without_page(util: float, front: float, title: str = "sglang::scheduler") -> Scene:
+    """SGLang without its metrics, below a process that listens; its scheduler never sleeps."""
+    scene = spins(vllm(util, front, 0.97, ON_CPU))
+    scene.procs[TOP].comm, scene.procs[TOP].cmdline, scene.server = "python3", ["python3", "-m", "sglang.launch_server"], {}
+    scene.procs[CORE].comm, scene.procs[CORE].cmdline = title[:15], [title]
+    scene.procs[CORE].info["sockets"] = "listening"
+    return scene
+
+
+def test_a_scheduler_that_spins_beside_a_gpu_without_any_work_is_idle_also_without_a_page() -> None:
+    assert verdict(without_page(0.0, 0.02), 40.0) == ("idle", "none")
+    assert verdict(without_page(0.0, 0.02, "train.py"), 40.0) != ("idle", "none")
+
+
+def test_a_front_at_a_full_core_is_what_a_scheduler_spins_for_also_without_a_page() -> None:
+    scene = without_page(30.0, 0.98)
+    assert verdict(scene) == ("input-bound", "slow-transform")
+    assert scene.engine.verdict.path[-1].pid == TOP
+    assert verdict(without_page(30.0, 0.1))[1] == "main-thread-preprocessing"  # a spin and work look the same
+
+
 def test_a_scheduler_that_computes_while_requests_run_is_no_spin() -> None:
     scene = spins(full_api_server())
     scene.procs[TOP].run, scene.procs[TOP].looks = 0.3, [EPOLL]
