@@ -1,5 +1,7 @@
-"""What changed on the machine, and when: processes that take CPUs or a disk, limits, masks, links, mounts, workers.
+"""What changed on the machine, and when: processes that take CPUs or a disk, what others move over a network, clocks, limits, masks, links,
+mounts, numbers of files, workers.
 
+Which process moves what over a network no file of /proc has, so there it is the interface that is named, and only where it carries more.
 A change is never called a cause here. Each has the causes to which it could lead by a known mechanism, and is listed by how much of the
 ledger's rise these causes have: `HostChange.explains`.
 """
@@ -7,11 +9,13 @@ ledger's rise these causes have: `HostChange.explains`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from statistics import median
 from typing import Any, NamedTuple
 
 from gputop.diagnosis.graph.job import WalkedFacts
 from gputop.findings import policy
+from gputop.findings.runs import FILES_MOVE
 from gputop.findings.sentence import Sentence, filled
 from gputop.model.board import Board
 from gputop.model.machine import FileSystem, Nic
@@ -21,8 +25,13 @@ EACH_NS = 950_000_000  # ns between two looks; what is looked at is read once a 
 MOST_KEPT = 256  # changes that are remembered: a quarter of an hour's, of a busy machine (a choice)
 TAKES_BYTES_PER_S = 20_000_000  # of a disk, from which a process takes some of it; of the CPUs, half of one (a choice)
 RESTS_NS = 6_000_000_000  # ns without, after which it has ended to
+LEVEL_NS = 10_000_000_000  # ns over which a clock and a rate are looked at together: several steps of most jobs (a choice)
+CLOCK_MOVES = 0.05  # of a clock at work, that is a change (a choice)
+CARRIES_BYTES_PER_S, CARRIES_TIMES = 50_000_000, 1.5  # by which an interface carries more, at least, than before (a choice)
+LEAST_FILES = 1000  # files of a file system, from which their number is looked at (a choice)
 _CPU = ("cpu-contention", "gil-contention", "slow-transform", "main-thread-preprocessing", "straggler-rank", "gpu-shared")
 _DISK = ("disk-io", "memory-pressure", "network-io", "model-load")
+_NETWORK = ("network-io", "slow-wire", "comm-fallback", "straggler-rank")
 _WAYS: Mapping[str, tuple[str, ...]] = {
     "taker": _CPU, "disk": _DISK, "gpu process": ("gpu-shared",),
     "power limit": ("gpu-throttle",), "clock limit": ("gpu-throttle",), "PCIe lanes": ("pcie-degraded", "h2d-transfer"),
@@ -32,9 +41,13 @@ _WAYS: Mapping[str, tuple[str, ...]] = {
     "read limit": ("disk-io",), "workers": ("too-few-workers", "worker-oversubscription", "slow-transform", "worker-respawn"),
     "mounts": ("disk-io", "network-io"), "network link": ("network-io", "slow-wire", "comm-fallback"),
     "online CPUs": ("cpu-contention", "slow-transform", "too-few-workers"), "scheduling policy": ("cpu-contention",),
+    "SM clock": ("gpu-throttle",), "network": _NETWORK, "files": ("disk-io", "network-io"),
+    "PCIe generation": ("pcie-degraded", "h2d-transfer"), "OMP_NUM_THREADS": _CPU, "CPUs": ("cpu-contention", "too-few-workers"),
+    "CPUs that others take": _CPU, "network links": _NETWORK,
 }  # fmt: skip
-"""Kind of a change -> causes to which it can lead."""
-_LASTS = ("power limit", "clock limit", "PCIe lanes", "NVLinks", "MIG", "online CPUs", "network link", "mounts")
+"""Kind of a change, or of a setting that differs between runs -> causes to which it can lead. A kernel, a driver and a package have none
+that is known, so nothing is ascribed to them."""
+_LASTS = ("power limit", "clock limit", "PCIe lanes", "PCIe generation", "NVLinks", "MIG", "online CPUs", "network link", "mounts", "files")
 """Kinds whose subjects stay, so that a value which is unreadable for a while can be compared again."""
 
 
@@ -48,8 +61,18 @@ class HostChange(NamedTuple):
 
     def explains(self, rise: Mapping[str, float]) -> float:
         """Share of the ledger's ``rise`` (cause -> more of the GPU time) that its causes have, 0 to 1."""
-        whole = sum(more for more in rise.values() if more > 0.0)
-        return sum(max(0.0, rise.get(cause, 0.0)) for cause in self.ways) / whole if whole > 0.0 else 0.0
+        return explained(self.ways, rise)
+
+
+def explained(ways: Iterable[str], rise: Mapping[str, float]) -> float:
+    """Share of the ledger's ``rise`` that those causes have, 0 to 1."""
+    whole = sum(more for more in rise.values() if more > 0.0)
+    return sum(max(0.0, rise.get(cause, 0.0)) for cause in ways) / whole if whole > 0.0 else 0.0
+
+
+def ways_of(setting: str) -> tuple[str, ...]:
+    """Causes to which another value of a setting can lead: ``power limit, W``, ``files on /data``."""
+    return _WAYS.get(setting.partition(",")[0].partition(" on ")[0], ())
 
 
 class _Busy(NamedTuple):
@@ -59,6 +82,26 @@ class _Busy(NamedTuple):
     first_ns: int
     last_ns: int
     most: float
+
+
+class _Level:
+    """A reading that moves all the time, by its medians over `LEVEL_NS`."""
+
+    def __init__(self) -> None:
+        self._now: list[float] = []
+        self._since_ns = 0
+        self.usual: float | None = None  # the median that stands, until another is a change
+
+    def note(self, t_ns: int, value: float) -> float | None:
+        """The median of the stretch that ends with this value; None within one."""
+        self._since_ns = self._since_ns or t_ns
+        self._now.append(value)
+        if t_ns - self._since_ns < LEVEL_NS:
+            return None
+        found, self._now, self._since_ns = median(self._now), [], t_ns
+        if self.usual is None:
+            self.usual = found
+        return found
 
 
 class Changes:
@@ -71,6 +114,8 @@ class Changes:
         self._due_ns = self._begun_ns = 0
         self._log: deque[HostChange] = deque(maxlen=MOST_KEPT)
         self._moved: dict[int, tuple[int, int]] = {}  # pid of a stranger -> (t_ns, bytes moved)
+        self._levels: dict[tuple[str, Any], _Level] = {}  # (kind, subject)
+        self._carried: dict[str, tuple[int, int]] = {}  # interface -> (t_ns, bytes both ways)
 
     def note(self, board: Board, facts: WalkedFacts) -> None:
         """Take in the machine as it is now."""
@@ -80,10 +125,13 @@ class Changes:
         now = dict(_settings(board, facts))
         for key, value in now.items():
             before = self._seen.get(key)
-            if before is not None and before != value:
+            if before is not None and key[0] == "files" and abs(value - before) <= FILES_MOVE * before:
+                now[key] = before  # a number that grows slowly changes when it has grown by so much
+            elif before is not None and before != value:
                 self._log += [HostChange(board.t_ns, key[0], words, _WAYS[key[0]]) for words in _words(*key, before, value)]
         self._seen = {key: value for key, value in self._seen.items() if key[0] in _LASTS} | now
         self._note_busy(board, facts)
+        self._note_levels(board, facts)
 
     def between(self, start_ns: int, end_ns: int) -> list[HostChange]:
         """Changes in a stretch, oldest first."""
@@ -106,6 +154,34 @@ class Changes:
                 self._logged.discard(key)
                 self._log.append(HostChange(one.last_ns, key[0], _ended(key, one), _WAYS[key[0]]))
 
+    def _note_levels(self, board: Board, facts: WalkedFacts) -> None:
+        """Clocks of GPUs at work, and what interfaces carry."""
+        at_work = [gpu for gpu in facts.gpus if gpu.sm_clock_mhz and (gpu.util or 0.0) >= policy.HALF]
+        readings = [(("SM clock", gpu.index), gpu.sm_clock_mhz or 0.0) for gpu in at_work]
+        for key, value in (*readings, *((("network", name), rate) for name, rate in self._rates(board))):
+            level = self._levels.setdefault(key, _Level())
+            before, now = level.usual, level.note(board.t_ns, value)
+            if now is None or before is None:
+                continue
+            apart, is_change = now - before, abs(now - before) >= CLOCK_MOVES * before
+            if key[0] == "network":
+                is_change = apart >= CARRIES_BYTES_PER_S and now >= CARRIES_TIMES * before
+                level.usual = min(before, now)
+            if is_change:
+                level.usual = now
+                words = filled(_LEVELS[key[0]], *_numbers(key, now, before))
+                self._log.append(HostChange(board.t_ns - LEVEL_NS, key[0], words, _WAYS[key[0]]))
+
+    def _rates(self, board: Board) -> Iterator[tuple[str, float]]:
+        """(interface, bytes a second both ways since the last look) of those with a link."""
+        nets = board.host.get("nets")
+        for one in nets if isinstance(nets, list) else ():
+            count = one.rx_bytes + one.tx_bytes
+            before_ns, before = self._carried.get(one.name, (board.t_ns, count))
+            self._carried[one.name] = board.t_ns, count
+            if board.t_ns > before_ns and one.flaps is not None:
+                yield one.name, max(0, count - before) * 1e9 / (board.t_ns - before_ns)
+
     def _disk_takers(self, board: Board, facts: WalkedFacts) -> dict[int, tuple[str, float]]:
         """Pid -> (name, bytes a second to and from storage) of strangers that take a disk, by their own counters."""
         found, moved = dict[int, tuple[str, float]](), dict[int, tuple[int, int]]()
@@ -121,6 +197,11 @@ class Changes:
                 found[pid] = clean(info.comm if info is not None else "?", 32), rate
         self._moved = moved
         return found
+
+
+def _numbers(key: tuple[str, Any], now: float, before: float) -> tuple[Any, float, float]:
+    """Facts of a sentence of `_LEVELS`."""
+    return (clean(str(key[1]), 32), now / 1e6, before / 1e6) if key[0] == "network" else (key[1], now, before)
 
 
 def _began(key: tuple[str, int], one: _Busy) -> Sentence:
@@ -145,6 +226,9 @@ def _settings(board: Board, facts: WalkedFacts) -> Iterator[tuple[tuple[str, Any
         if isinstance(mig := gpu.values.get("mig_mode"), bool):
             yield ("MIG", index), mig
         yield ("gpu process", index), frozenset(gpu.compute_pids - facts.family.keys() - {job.trainer.pid for job in facts.jobs})
+    for used in facts.gpus:
+        if used.best_gen is not None and (used.util or 0.0) >= policy.HALF:
+            yield ("PCIe generation", used.index), used.best_gen
     for job in facts.jobs:
         info = job.trainer.info
         yield ("workers", job.trainer.pid), len(job.workers)
@@ -167,6 +251,9 @@ def _settings(board: Board, facts: WalkedFacts) -> Iterator[tuple[tuple[str, Any
     systems = getattr(hardware, "file_systems", None)
     if systems is not None:
         yield ("mounts", ""), frozenset(one.path for one in systems if isinstance(one, FileSystem))
+        for one in systems:
+            if isinstance(one, FileSystem) and (one.files or 0) >= LEAST_FILES:
+                yield ("files", one.path), one.files
 
 
 def _words(kind: str, subject: Any, before: Any, now: Any) -> Iterator[Sentence]:
@@ -187,6 +274,8 @@ def _words(kind: str, subject: Any, before: Any, now: Any) -> Iterator[Sentence]
         yield filled("{} CPUs are online instead of {}", now, before)
     elif kind == "network link":
         yield filled("network link {}: {} instead of {}", clean(str(subject), 32), _link(now), _link(before))
+    elif kind == "files":
+        yield filled("{} holds {:d} files instead of {:d}", clean(str(subject), 64), now, before)
     elif kind == "mounts":
         yield from (filled("{} was mounted", clean(path, 64)) for path in sorted(now - before)[:4])
         yield from (filled("{} is mounted no longer", clean(path, 64)) for path in sorted(before - now)[:4])
@@ -195,9 +284,15 @@ def _words(kind: str, subject: Any, before: Any, now: Any) -> Iterator[Sentence]
 _PLAIN = {
     "power limit": "GPU {} may draw {:.0f} W instead of {:.0f}", "clock limit": "GPU {} may run at {:.0f} MHz instead of {:.0f}",
     "PCIe lanes": "the PCIe link of GPU {} has {:.0f} lanes instead of {:.0f}", "NVLinks": "GPU {} has {:.0f} NVLinks instead of {:.0f}",
+    "PCIe generation": "the PCIe link of GPU {} has generation {:.0f} instead of {:.0f}",
     "CPU mask": "process {} may run on CPUs {} instead of {}", "scheduling policy": "process {} has scheduling policy {} instead of {}",
 }  # fmt: skip
 """Kind -> words for subject, value now and before."""
+_LEVELS = {
+    "SM clock": "GPU {} at work runs at {:.0f} MHz instead of {:.0f}",
+    "network": "network interface {} carries {:.0f} MB/s instead of {:.0f}; which process's is not known",
+}
+"""Kind -> the same, for what moves all the time."""
 _OF_GROUP = {
     "CPU quota": ("the CPU quota of {} is {} instead of {}", "none"), "CPU set": ("the CPUs of {} are {} instead of {}", "all"),
     "memory limit": ("the memory limit of {} is {} instead of {}", "none"),

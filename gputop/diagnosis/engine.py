@@ -208,6 +208,8 @@ class Engine:
         Without the probes only these samples distinguish the kinds of sleep.
         """
         self._window.look(frame)
+        if frame.marks:
+            self.slowdowns.markers.note(frame.marks)
 
     def feed(self, board: Board, every_ns: int = FEED_EVERY_NS, *, at_turn: bool = False) -> None:
         """Take in the board as it stands. Feeding the same moment twice changes nothing. ``every_ns``: the time between two feeds.

@@ -41,7 +41,9 @@ SURE_ENOUGH = 0.999  # chance that the interval which decides holds: many moment
 BEFORE_BELOW, AFTER_ABOVE = 0.85, 0.8  # share of the points before and after that lie on their side of the middle
 OWN_SHARE = 0.25  # of the change; if work a step grew by so much of it, the step was given more to do
 STEEP = 3.0  # standard errors from which a slope is one
-_NEARBY = 41  # points of the running median, twice as many as the longest excursion that it removes
+OWN_JUMP = 0.7  # of the difference of two levels, that the jump beside a slope has at least where there is hardly any slope (guess)
+_NEARBY, _LEAST_NEARBY, _NEARBY_S = 41, 9, 164.0  # points of the running median, twice as many as the longest excursion that it removes;
+# and at least; and seconds, at most: points of a clock that is seldom read are as long as an evaluation themselves
 _FEW = 7  # points of the running median by which a point's side is decided
 _STANDS, _SEEN_S = 2.0, 1.0  # steps without which a run stands still, and seconds besides, at least, for readings' own times
 _FAR, _COUNTED = 4.0, 0.3  # standard deviations that are far; steps, standard deviation of a mean of counts of whole steps
@@ -155,10 +157,11 @@ def find(points: Sequence[Point]) -> PaceChange | None:
     points = points[begin:]
     if not points:
         return None
-    width = max(LEAST_POINTS, ceil(LASTS_S / median(one.end_s - one.start_s for one in points)))
+    point_s = median(one.end_s - one.start_s for one in points)
+    width = max(LEAST_POINTS, ceil(LASTS_S / point_s))
     if len(points) < 2 * width:
         return None
-    logs = _cleaned(points)
+    logs = _cleaned(points, max(_LEAST_NEARBY, min(_NEARBY, int(_NEARBY_S / point_s) | 1)))
     for k in _candidates(logs, width):
         if (found := _judged(points, logs, _split(points, logs, k, width), width)) is not None:
             return found
@@ -207,10 +210,11 @@ def _judged(points: Sequence[Point], logs: Sequence[float], k: int, width: int) 
         return None  # the level has just ended, which the running median takes for an excursion
     jump, error, steepness = _jump(points, logs, k, width)
     ways = [tuple(_around(jump, error, sure) for sure in (SURE_ENOUGH, intervals.SURE))]
-    if abs(steepness) <= STEEP:  # else the slope has its part of the difference
-        ways.append(tuple(intervals.between(before, after, sure) for sure in (SURE_ENOUGH, intervals.SURE)))
+    levels = tuple(intervals.between(before, after, sure) for sure in (SURE_ENOUGH, intervals.SURE))
+    if abs(steepness) <= STEEP and jump >= OWN_JUMP * levels[0].mean:  # else a slope may have its part of the difference
+        ways.append(levels)
     decides, shown = max(ways, key=lambda way: way[0].low)
-    if decides.mean < LEAST_CHANGE or decides.low < LEAST_SURE or jump < min(LEAST_CHANGE, decides.mean / 2):
+    if min(decides.mean, jump) < LEAST_CHANGE or decides.low < LEAST_SURE:
         return None
     if _has_more_work(points, k, width, decides.mean):
         return None
@@ -252,10 +256,10 @@ def _has_more_work(points: Sequence[Point], k: int, width: int, change: float) -
     return all(sides) and median(sides[1]) - median(sides[0]) >= OWN_SHARE * change
 
 
-def _cleaned(points: Sequence[Point]) -> list[float]:
-    """The logarithms, with the running median in place of those that are far from it."""
+def _cleaned(points: Sequence[Point], nearby: int) -> list[float]:
+    """The logarithms, with the running median of so many points in place of those that are far from it."""
     logs = [one.log_s for one in points]
-    smooth = _running_median(logs, _NEARBY)
+    smooth = _running_median(logs, nearby)
     noise = max(_LEAST_NOISE, 1.4826 * median(abs(one - near) for one, near in zip(logs, smooth, strict=True)))
     bounds = [_FAR * max(noise, _COUNTED / one.steps) for one in points]
     return [one if abs(one - near) <= bound else near for one, near, bound in zip(logs, smooth, bounds, strict=True)]

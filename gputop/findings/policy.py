@@ -90,6 +90,7 @@ GAP_NS = 5_000_000_000  # ns between two boards, from which the window begins ag
 BIRTHS_NS = 30_000_000_000  # ns for which births of workers, and paces outside births, are remembered
 
 # Facts of the window: GPUs, calls, steps
+PACING_BYTES_PER_S = 5e7  # B/s over a GPU's link, both ways, from which they are its job's: 4 to 7 MB/s at rest (H200, measured)
 LIGHT_SM = 0.4  # of the SMs, up to which kernels are light (DCGM: under a half is "ineffective"; KempnerPulse: under a quarter)
 IDLE_POWER = 0.15  # of the power limit, drawn by a GPU with a context and no work (H100 and H200: 70 to 115 of 700 W)
 SLOW_CLOCK = 0.85  # of the highest SM clock, under which it is held down; boost moves within the rest

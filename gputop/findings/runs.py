@@ -1,8 +1,8 @@
 """Runs of jobs, a row each, and what a run stands beside: the earlier runs of its own kind.
 
-A run is known by its program, those of its arguments that decide how long a step takes, the number of ranks, and GPU model and count. What
-only changes values (a learning rate, a seed), and a name or place of output, is none of these. A run is never compared with one on another
-GPU model; with one of another torch only where too few have its own, and then both versions are named.
+A run is known by its program, those of its arguments that decide how long a step takes, the number of ranks, GPU model and count, and what
+tells its pace. What only changes values (a learning rate, a seed), and a name or place of output, is none of these. A run is never compared
+with one on another GPU model; with one of another torch only where too few have its own, and then both versions are named.
 """
 
 from __future__ import annotations
@@ -27,9 +27,23 @@ LAST_RUNS = 5  # beside which a run stands, at most: older ones may be of other 
 FIRST_S = 60.0  # s of a run before its first stretch: compiling, caches that fill
 MOST_STRETCHES = 16  # of a run, each twice as long as the one before: 60 s to 120 s, … the last from 22 days on
 SLOWER, SURE = log(1.05), 0.98  # from which a run is slower, by an interval of so much: the least change that is reported (guess)
+FILES_MOVE = 0.1  # of a number of files, that is a change (a choice)
 _MOST = 256  # characters of a text of a row
 _MOST_WORDS = 64  # arguments that are read
 StepTime = Annotated[float, Meta(ge=1e-3, le=1e9)]  # ms
+CALLS, MARKERS, TO_GPU, NVLINK, RHYTHM = CLOCKS = ("CUDA calls", "markers", "bytes to its GPUs", "bytes over NVLink", "GPU rhythm")
+"""What a run's pace is told by, the best first. The two that count bytes, and no steps, tell when a run becomes slower, and nothing beside
+another run, whose code may need more or fewer bytes a step."""
+BY_BYTES = (TO_GPU, NVLINK)
+NO_STEP = {
+    "short": "it was too short, or did not work for long enough, to have a median",
+    "not-counted": "its CUDA calls are not counted, which takes root and the probes, and its GPU shows no clear rhythm",
+    "unsteady": "its CUDA calls come in no steady number a step, and its GPU shows no clear rhythm",
+    "shared": "its CUDA calls are not counted, and its GPU is used by others as well, so its rhythm and bytes are not its own",
+    "no-gpu": "it uses no GPU that is measured here",
+    "serves": "it serves requests: its pace is that of those who ask",
+}
+"""Word for why no step of a run is known -> that in words."""
 _Text = Annotated[str, Meta(max_length=_MOST)]
 
 _DROPPED = frozenset(
@@ -62,7 +76,7 @@ class Run(Struct, frozen=True):
     gpu: _Text  # model; empty: none
     gpus: Count  # that its ranks here use
     torch: _Text  # version; empty: not known
-    step_ms: StepTime | None  # median; None: no call of CUDA shows its steps, or it was too short
+    step_ms: StepTime | None  # median; None: ``why_no_step``
     stretches_ms: Annotated[list[StepTime | None], Meta(max_length=MOST_STRETCHES)]
     """Medians by the time since its first step: of minute 2, of minutes 3 and 4, of 5 to 8 … A run whose steps grow is compared with others
     at the same time of theirs."""
@@ -72,11 +86,13 @@ class Run(Struct, frozen=True):
     setting: Annotated[dict[_Text, _Text], Meta(max_length=32)]  # what may differ between runs: ``kernel``, ``driver``, ``CPUs`` …
     slower_pct: Number | None = None  # than its earlier runs, or since a moment; None: it was not found to be
     since_unix_s: UnixSeconds | None = None  # from that moment on; None: from its first steps on
+    paced_by: _Text = CALLS  # a word of `CLOCKS`; empty: nothing tells its pace
+    why_no_step: _Text = ""  # a text of `NO_STEP`; empty where ``step_ms`` is known
 
     @property
-    def key(self) -> tuple[str, str, int, str, int]:
+    def key(self) -> tuple[str, str, int, str, int, str]:
         """Key of runs that may be compared."""
-        return self.program, self.arguments, self.world, self.gpu, self.gpus
+        return self.program, self.arguments, self.world, self.gpu, self.gpus, self.paced_by
 
     @property
     def process(self) -> tuple[int, int]:
@@ -91,7 +107,7 @@ class Usual(NamedTuple):
     runs: int
     usual_ms: float
     other_torch: str  # version that these had, if it is another one; else empty
-    last: Run
+    last: Run  # the last of these that was not slower itself
 
 
 def stretch_at(seconds: float) -> int | None:
@@ -112,7 +128,8 @@ def usual(run: Run, stretch: int, now: Level, past: Sequence[Run]) -> Usual | No
         return None
     others = sorted({one.torch or "not known" for one in chosen} - {run.torch or "not known"})
     usual_ms = 1000.0 * exp(sum(levels) / len(levels))
-    return Usual(slower, len(levels), usual_ms, ", ".join(others), chosen[-1])
+    last = next((one for one in reversed(chosen) if one.slower_pct is None), chosen[-1])
+    return Usual(slower, len(levels), usual_ms, ", ".join(others), last)
 
 
 def is_slower(found: Usual | None) -> bool:
@@ -127,8 +144,16 @@ def _ms(run: Run, stretch: int) -> float | None:
 
 def differences(run: Run, other: Run) -> list[tuple[str, str, str]]:
     """(what, of the other run, of this one) of the settings that differ. What one does not know differs in nothing."""
-    found = [(what, other.setting[what], now) for what, now in run.setting.items() if what in other.setting and other.setting[what] != now]
+    found = [(what, other.setting[what], now) for what, now in run.setting.items()
+             if what in other.setting and not _is_same(what, other.setting[what], now)]  # fmt: skip
     return [*([("torch", other.torch, run.torch)] if other.torch and run.torch and other.torch != run.torch else []), *found]
+
+
+def _is_same(what: str, then: str, now: str) -> bool:
+    """True if two values of a setting are one; numbers of files, which always grow, up to `FILES_MOVE`."""
+    if what.startswith("files on ") and then.isdecimal() and now.isdecimal():
+        return abs(int(now) - int(then)) <= FILES_MOVE * int(then)
+    return then == now
 
 
 def arguments_of(words: Sequence[str]) -> str:
@@ -168,6 +193,8 @@ def from_elsewhere(runs: Iterable[Run]) -> list[Run]:
     return [
         replace(
             one, program=name(one.program), arguments=clean(one.arguments, _MOST), gpu=name(one.gpu), torch=name(one.torch),
+            paced_by=one.paced_by if one.paced_by in CLOCKS else "",
+            why_no_step=one.why_no_step if one.why_no_step in NO_STEP.values() else "",
             setting={name(key): name(value) for key, value in one.setting.items()},
         )
         for one in runs

@@ -148,6 +148,7 @@ class FileSystem(msgspec.Struct, frozen=True, array_like=True, gc=False):
     is_remote: bool = False
     total_bytes: int | None = None  # none for a remote one: statvfs could hang
     free_bytes: int | None = None  # free to ordinary users
+    files: int | None = None  # inodes in use; none of a remote one, or of one without a table of them, as btrfs
 
 
 class Hardware(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -157,17 +157,17 @@ def _file_systems(psutil: Any, missing: dict[str, str], hung: Hung) -> list[File
         reasons.append("not asked of a remote file system: where the server does not answer, that would hang")
     if reasons:
         missing["file_systems.total_bytes"] = missing["file_systems.free_bytes"] = "; ".join(reasons)
-    return [replace(one, total_bytes=sizes[one.path][0], free_bytes=sizes[one.path][1]) if one.path in sizes else one for one in listed]
+    return [replace(one, **sizes[one.path]) if one.path in sizes else one for one in listed]
 
 
-def _sizes(paths: Sequence[str], hung: Hung) -> tuple[dict[str, tuple[int, int]], list[str]]:
-    """Path -> (size, free bytes) of local file systems by statvfs, and the reasons for those without.
+def _sizes(paths: Sequence[str], hung: Hung) -> tuple[dict[str, dict[str, int | None]], list[str]]:
+    """Path -> fields of sizes of local file systems by statvfs, and the reasons for those without.
 
     Threads ask. One that does not return within `ANSWER_S` is left with its file system, in ``hung``, and another asks the rest.
     """
     for path in [path for path, thread in hung.items() if not thread.is_alive()]:
         del hung[path]
-    sizes: dict[str, tuple[int, int]] = {}
+    sizes: dict[str, dict[str, int | None]] = {}
     reasons: dict[str, str] = {}
 
     def ask(asked: list[str]) -> None:
@@ -177,7 +177,8 @@ def _sizes(paths: Sequence[str], hung: Hung) -> tuple[dict[str, tuple[int, int]]
             except OSError as error:
                 reasons[path] = f"{path}: {(error.strerror or str(error)).lower()}"
             else:
-                sizes[path] = told.f_blocks * told.f_frsize, told.f_bavail * told.f_frsize
+                files = told.f_files - told.f_ffree if told.f_files else None
+                sizes[path] = {"total_bytes": told.f_blocks * told.f_frsize, "free_bytes": told.f_bavail * told.f_frsize, "files": files}
             if path in hung:  # it answers at last; the next reading asks it again
                 break
 

@@ -21,7 +21,9 @@ RUNS = TableSpec("runs", "runs of jobs, those that record --keep has kept beside
     made("gpu", "TEXT", "GPU model"),
     made("gpus", "INTEGER", "GPUs that its ranks here use"),
     made("torch", "TEXT", "torch's version; NULL: not known"),
-    made("step_ms", "REAL", "median step, ms; NULL: no call of CUDA shows its steps, or it was too short"),
+    made("step_ms", "REAL", "median step, ms; NULL: why_no_step"),
+    made("why_no_step", "TEXT", "why step_ms is NULL"),
+    made("paced_by", "TEXT", "its pace is told by: CUDA calls, markers, bytes to its GPUs or over NVLink, GPU rhythm; NULL: nothing"),
     made("stretches_ms", "TEXT", "median step, ms, of minute 2, of 3 and 4, of 5 to 8 …, JSON"),
     made("gpu_s", "REAL", "GPU time of its ranks here, s; NULL: no GPU is measured"),
     made("lost_s", "REAL", "GPU time lost, s"),
@@ -37,4 +39,5 @@ def rows(found: Iterable[Run], names: Sequence[str]) -> Iterator[tuple[Any, ...]
     for one in found:
         texts = {name: json.dumps(getattr(one, name), ensure_ascii=False) for name in ("stretches_ms", "by_cause", "setting")}
         row = structs.asdict(one) | texts | {"gpu_s": one.gpu_total_s, "lost_s": one.gpu_lost_s, "torch": one.torch or None}
+        row |= {"paced_by": one.paced_by or None, "why_no_step": one.why_no_step or None}
         yield tuple(row[name] for name in names)

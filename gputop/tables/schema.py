@@ -485,6 +485,7 @@ FILE_SYSTEM = TableSpec("file_system", "each mounted file system with a disk her
     Column("is_remote", "INTEGER", "1 if it lies on another machine", flag("is_remote")),
     _gauge("total_bytes", "INTEGER", "size, bytes"),
     _gauge("free_bytes", "INTEGER", "free to ordinary users, bytes"),
+    _gauge("files", "INTEGER", "files in it (inodes in use)"),
 ))  # fmt: skip
 
 LAUNCH = TableSpec("launch", "kernel launches of each process, counted for some hundredths of a second every other second (uprobe on "

@@ -141,7 +141,7 @@ def tables(told: dict[str, Any]) -> Iterator[Table]:
 def _slower(found: Sequence[dict[str, Any]], count: int) -> Table:
     """Runs that were slower than their last ones, or than they had been; the last ones first."""
     rows = [
-        [one["program"], one["host"], when(one["start_unix_s"]), "" if one["step_ms"] is None else f"{one['step_ms']:.1f}",
+        [one["program"], one["host"], when(one["start_unix_s"]), one["paced_by"] if one["step_ms"] is None else f"{one['step_ms']:.1f}",
          f"{one['slower_pct']:.0f} %", "its first minutes" if one["since_unix_s"] is None else when(one["since_unix_s"])]
         for one in reversed(found[-MOST_ROWS:])
     ]  # fmt: skip

@@ -35,7 +35,7 @@ from tests.recording.test_query import ask
 
 HARDWARE = Hardware(
     cores=32, threads=64, cpu_temp_c=71.0, nics=[Nic("eth0", True, 25_000, 1500), Nic("eth1")],
-    file_systems=[FileSystem("/", "/dev/sda2", "ext4", False, 1 << 40, 1 << 39), FileSystem("/data", "filer:/export", "nfs4", True)],
+    file_systems=[FileSystem("/", "/dev/sda2", "ext4", False, 1 << 40, 1 << 39, 9), FileSystem("/data", "filer:/export", "nfs4", True)],
     missing={"cpu_mhz": "a virtual machine", "nics.speed_mbit": "it is down"},
 )  # fmt: skip
 RANK = Transport("nccl", "2.21.5", 2, ["mlx5_0"], {"NCCL_IB_DISABLE": "1"})
@@ -179,6 +179,6 @@ def test_the_slow_facts_stand_in_tables_with_the_reasons_for_what_is_missing(pat
     assert rows == 5 * [{"cores": 32, "threads": 64, "cpu_mhz": None, "cpu_temp_c": 71.0, "why": "a virtual machine"}]
     rows = ask(path, "SELECT DISTINCT interface, is_up, speed_mbit, mtu FROM nic", capsys=capsys)
     assert [tuple(row.values()) for row in rows] == [("eth0", 1, 25_000, 1500), ("eth1", 0, None, None)]
-    rows = ask(path, "SELECT path, device, kind, is_remote, total_bytes, free_bytes FROM file_system WHERE t_s < 1", capsys=capsys)
+    rows = ask(path, "SELECT path, device, kind, is_remote, total_bytes, free_bytes, files FROM file_system WHERE t_s < 1", capsys=capsys)
     assert [tuple(row.values()) for row in rows] == [
-        ("/", "/dev/sda2", "ext4", 0, 1 << 40, 1 << 39), ("/data", "filer:/export", "nfs4", 1, None, None)]  # fmt: skip
+        ("/", "/dev/sda2", "ext4", 0, 1 << 40, 1 << 39, 9), ("/data", "filer:/export", "nfs4", 1, None, None, None)]  # fmt: skip

@@ -69,6 +69,7 @@ def test_what_a_server_tells() -> None:
     root, data = found.file_systems or ()
     assert (root.path, root.device, root.kind, root.is_remote) == ("/", "/dev/sda2", "ext4", False)
     assert root.total_bytes == os.statvfs("/").f_blocks * os.statvfs("/").f_frsize
+    assert root.files is None or root.files > 0
     assert data == FileSystem("/data", "filer:/export", "nfs4", True)
     assert "remote" in found.missing["file_systems.total_bytes"]
     assert cpu_words(found) == "32 cores, 64 threads, 2.4 of 3.7 GHz, 71 °C of 100 °C"

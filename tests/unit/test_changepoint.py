@@ -31,12 +31,14 @@ class Run(NamedTuple):
     warm_up: float = 1.5  # relative length of the first steps beyond the usual, declining over 40 steps
     look_s: float = 0.5  # from one reading to the next
     bytes_along: bool = False  # whether the bytes of a step follow its length
+    swings: tuple[float, float] = (0.0, 1.0)  # standard deviation of the machine's own pace, and for how many seconds it stays alike
+    hiccups: tuple[int, float] = (0, 1.0)  # each so many steps, a step of so many times the length
 
 
 def readings(run: Run, seed: int) -> list[StepCount]:
     """Counters of the run, as they are read."""
     rng, t_s, wave, found = random.Random(seed), 0.0, 0.0, list[StepCount]()
-    count, moved, due_s, evaluated_s = 0, 0.0, 0.0, 0.0
+    count, moved, due_s, evaluated_s, swing = 0, 0.0, 0.0, 0.0, 0.0
 
     def read(until_s: float) -> None:
         nonlocal due_s
@@ -52,6 +54,12 @@ def readings(run: Run, seed: int) -> list[StepCount]:
             own *= 1.0 + run.slower * (t_s >= run.onset_s)
         step_s = run.step_s * own * exp(wave) * (1.0 + run.warm_up * exp(-count / 40))
         step_s *= 1.0 + run.slower * (t_s >= run.onset_s and not run.bytes_along)
+        if run.swings[0]:
+            stays = exp(-run.step_s / run.swings[1])
+            swing = stays * swing + sqrt(1.0 - stays**2) * rng.gauss(0.0, run.swings[0])
+            step_s *= exp(swing)
+        if run.hiccups[0] and count % run.hiccups[0] == 0:
+            step_s *= run.hiccups[1]
         if evaluated_s > 0.0:
             step_s *= length
             evaluated_s -= step_s

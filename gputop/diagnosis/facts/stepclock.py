@@ -44,10 +44,11 @@ class Rhythm:
         """Periods per second; None if no period is clear."""
         values = _on_grid(self.points)
         least = policy.LEAST_SWING_PCT if self.averaged else policy.LITTLE * sum(values) / max(1, len(values))
-        if len(values) < policy.LEAST_POINTS or _swing(values) < least:
+        if len(values) < policy.LEAST_POINTS or 2 * len(self.points) < policy.LEAST_POINTS or _swing(values) < least:
             return None
-        lag = _first_peak(_autocorrelation(values))
-        return None if lag is None or lag < policy.TOLD_LAG else 1e9 / (lag * GRID_NS)
+        correlation = _autocorrelation(values)
+        lag = _first_peak(correlation)
+        return None if lag is None or lag < policy.TOLD_LAG else 1e9 / (_period(correlation, lag) * GRID_NS)
 
 
 def _swing(values: Sequence[float]) -> float:
@@ -188,3 +189,18 @@ def _first_peak(correlation: Sequence[float]) -> int | None:
         if lag >= policy.LEAST_LAG and tops and here >= policy.HALF and here - lowest >= policy.QUARTER:
             return lag if max(correlation[2 * lag - 1 : 2 * lag + 2], default=0.0) >= policy.HALF else None
     return None
+
+
+def _period(correlation: Sequence[float], lag: int) -> float:
+    """The period near a first peak, in grid steps: the last of its multiples at which a peak stands, divided by their number, so that whole
+    grid steps hardly round it. A peak between two grid steps stands where the parabola of three points has its top."""
+    period, periods = float(lag), 1
+    while (near := round((periods + 1) * period)) + 2 < len(correlation):
+        top = max(range(near - 1, near + 2), key=correlation.__getitem__)
+        before, here, after = correlation[top - 1 : top + 2]
+        if here < policy.HALF or not before <= here >= after:
+            break
+        bend = before - 2 * here + after
+        periods += 1
+        period = (top + (0.5 * (before - after) / bend if bend < 0.0 else 0.0)) / periods
+    return period

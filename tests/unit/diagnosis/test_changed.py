@@ -8,9 +8,14 @@ import pytest
 
 from gputop.diagnosis.changed import HostChange
 from gputop.findings.sentence import filled
+from gputop.model.frame import FileSystem, Hardware, NetSample
 from tests.unit.diagnosis.scene import Proc, Scene, training
 
 GROUP = "/jobs/a"
+
+
+def disk(files: int) -> Hardware:
+    return Hardware(file_systems=[FileSystem("/data", "/dev/nvme1n1", "ext4", False, 1 << 42, 1 << 41, files)])
 
 
 def machine() -> Scene:
@@ -18,6 +23,7 @@ def machine() -> Scene:
     scene.gpus[0] |= {"power_limit_w": 700.0, "sm_clock_max_mhz": 1980, "pcie_width": 16, "nvlink_links": 18, "mig_mode": False}
     for proc in scene.procs.values():
         proc.info |= {"cgroup": GROUP, "cpus_allowed": "0-3"}
+    scene.gauges |= {"hardware": disk(files=100_000)}
     scene.cgroups[GROUP] = {"version": 2, "quota_cpus": 4.0, "mem_limit_bytes": 64 << 30}
     return scene.play(8, 1.0)
 
@@ -41,6 +47,7 @@ CHANGES: dict[str, tuple[Callable[[Scene], object], str, str]] = {
               "cpu-contention"),
     "disk": (lambda scene: scene.add(Proc(901, comm="rsync", cmdline=["rsync"], run=0.1, write_bytes=80_000_000)),
              "rsync (901) began to move 80 MB/s to or from storage", "disk-io"),
+    "files": (lambda scene: scene.gauges.update(hardware=disk(files=130_000)), "/data holds 130000 files instead of 100000", "disk-io"),
     "workers": (lambda scene: scene.drop(102), "process 100 has 1 worker instead of 2", "too-few-workers"),
 }  # fmt: skip
 
@@ -70,3 +77,47 @@ def test_a_change_explains_what_its_causes_rose_by_and_nothing_of_others() -> No
     assert cap.explains({"gpu-throttle": 0.06, "disk-io": 0.02, "pause": -0.1}) == pytest.approx(0.75)
     assert cap.explains({"gpu-throttle": -0.1, "disk-io": 0.1}) == 0.0
     assert cap.explains({}) == 0.0
+
+
+def test_files_that_come_one_by_one_are_a_change_when_there_are_a_tenth_more() -> None:
+    scene = machine()
+    for files in range(100_000, 125_000, 1000):
+        scene.gauges["hardware"] = disk(files=files)
+        scene.play(1, 1.0)
+    assert [one.words.partition(" instead of ")[0][:14] for one in seen(scene)] == ["/data holds 11", "/data holds 12"]
+
+
+def carrying(scene: Scene, mb_per_s: float, seconds: int, held: list[int]) -> Scene:
+    for _ in range(seconds):
+        held[0] += round(1e6 * mb_per_s)
+        scene.gauges["nets"] = [NetSample("eth0", held[0], 0, 0, 0, 0, 0, 0), NetSample("br0", held[0], 0, 0, 0, 0, 0)]
+        scene.play(1, 1.0)
+    return scene
+
+
+def test_an_interface_that_carries_more_is_a_change_and_one_that_carries_less_is_none() -> None:
+    scene, held = machine(), [0]
+    before_ns = carrying(scene, 20, 33, held).board.t_ns
+    [found] = seen(carrying(scene, 220, 33, held))
+    assert found.words.startswith("network interface eth0 carries 220 MB/s instead of 20")
+    assert abs(found.t_ns - before_ns) <= 12e9
+    assert "network-io" in found.ways
+    assert len(seen(carrying(scene, 20, 33, held))) == 1
+
+
+def test_a_clock_at_work_that_another_program_set_is_a_change() -> None:
+    scene = machine()
+    scene.gpus[0] |= {"sm_clock_mhz": 1980, "util_pct": 100.0}
+    scene.play(33, 1.0)
+    scene.gpus[0]["sm_clock_mhz"] = 1410
+    [found] = seen(scene.play(33, 1.0))
+    assert found.words == "GPU 0 at work runs at 1410 MHz instead of 1980"
+    assert found.ways == ("gpu-throttle",)
+
+
+def test_a_link_that_is_slower_at_work_is_a_change() -> None:
+    scene = machine()
+    scene.gpus[0] |= {"pcie_gen": 5, "pcie_gen_max": 5, "util_pct": 100.0}
+    scene.play(33, 1.0)
+    scene.gpus[0]["pcie_gen"] = 3
+    assert "the PCIe link of GPU 0 has generation 3 instead of 5" in [one.words for one in seen(scene.play(40, 1.0))]

@@ -190,6 +190,23 @@ def test_what_a_change_could_cause_comes_first_where_the_ledger_rose() -> None:
     assert {"stress" in text for text in listed if "took" in text and "of what was lost more" in text} <= {True}
 
 
+def test_what_is_another_than_in_its_last_sound_run_is_listed_by_how_much_of_the_rise_it_could_have_caused() -> None:
+    """The last run was slower itself, so that nothing has changed since then."""
+    scene = machine()
+    scene.board.header = replace(scene.board.header, kernel="6.8")
+    sound, slow = {"kernel": "6.1", "CPUs that others take": "0"}, {"kernel": "6.8", "CPUs that others take": "3"}
+    past = [run(50.0, 1000.0 * i, setting=sound) for i in range(4)]
+    scene.engine.slowdowns.past = [*past, run(55.0, 9000.0, setting=slow, slower_pct=10.0)]
+    scene.gpus[0]["util_pct"] = 60.0
+    for pid in (101, 102):
+        scene.procs[pid].wait = 0.7
+    [one] = told(paced(scene.add(Proc(900, comm="stress", cmdline=["stress"], run=3.0)), STEPS / 1.4).play(200, DT_S))
+    first, second = changes(one)
+    assert "that was not slower: CPUs that others take 3 instead of 0; causes that it can have took 100 % of what was lost more" in first
+    assert "kernel 6.8 instead of 6.1; nothing that it could cause took more" in second
+    assert "cpu-contention takes" in one.detail
+
+
 def test_a_run_that_ends_is_a_row_and_so_is_one_that_lasts() -> None:
     scene = slowed(0.2)
     [lasting] = scene.engine.runs()[1]
@@ -233,6 +250,8 @@ def test_settings_that_differ_are_named_and_unknown_ones_are_not() -> None:
     then, now = run(setting={"kernel": "6.1", "driver": "550"}, torch="2.4"), run(setting={"kernel": "6.8", "CPUs": "8"}, torch="2.5")
     assert differences(now, then) == [("torch", "2.4", "2.5"), ("kernel", "6.1", "6.8")]
     assert differences(now, replace(then, torch="", setting={})) == []
+    disks = [run(setting={"files on /data": str(files)}) for files in (100_000, 109_000, 120_000)]
+    assert [len(differences(other, disks[0])) for other in disks] == [0, 0, 1]
 
 
 def test_runs_are_kept_beside_the_recording_and_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
