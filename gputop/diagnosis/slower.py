@@ -342,7 +342,8 @@ class Slowdowns:
         since_ns = one.first_ns if one.change is None else int(one.change.since_s * 1e9)
         if one.incident is None:
             pid = one.info.pid
-            one.incident = begun(SLOWER, since_ns, symptom=standing.symptom, confidence=intervals.SURE, trainer_pid=pid)
+            sure = policy.MOST if one.by_bytes else intervals.SURE
+            one.incident = begun(SLOWER, since_ns, symptom=standing.symptom, confidence=sure, trainer_pid=pid)
             one.incident.victims = [Victim(pid, standing.job.trainer.role.kind, clean(one.label))]
             incidents.append(one.incident)
         _tell(one, found, board, self.changes)
@@ -420,7 +421,7 @@ def _tell(one: _WatchedRun, beside: Usual | None, board: Board, changes: Changes
     since_s = None if change is None else board.header.unix_ns_of(int(change.since_s * 1e9)) / 1e9
     slow = filled("{} is {:.0f} % slower a step", name, pct)
     if one.by_bytes:
-        slow = filled("{} takes {:.0f} % longer for as many {:own}", name, pct, one.paced_by)
+        slow = filled("{} takes {:.0f} % longer for as many {}", name, pct, one.paced_by)
     if usual is not None and since_s is not None:
         headline = slow + filled(" than in its last {} runs, since {:clock}", usual.runs, since_s)
     elif usual is not None:
@@ -447,7 +448,7 @@ def _detail(one: _WatchedRun, beside: Usual | None, rise: Mapping[str, float]) -
     else:
         text = filled("its whole run is slower, and no moment stands out")
     if one.paced_by not in (runs.CALLS, runs.MARKERS):
-        text += filled("; its steps are not counted, its pace is told by {:own}", one.paced_by)
+        text += filled("; its steps are not counted, its pace is told by {}", one.paced_by)
     if one.by_bytes:
         return text + filled(", which tell nothing beside earlier runs")
     if beside is None:
