@@ -41,10 +41,10 @@ SURE_ENOUGH = 0.999  # chance that the interval which decides holds: many moment
 BEFORE_BELOW, AFTER_ABOVE = 0.85, 0.8  # share of the points before and after that lie on their side of the middle
 OWN_SHARE = 0.25  # of the change; if work a step grew by so much of it, the step was given more to do
 STEEP = 3.0  # standard errors from which a slope is one
-OWN_JUMP = 0.7  # of the difference of two levels, that the jump beside a slope has at least where there is hardly any slope (guess)
 _NEARBY, _LEAST_NEARBY, _NEARBY_S = 41, 9, 164.0  # points of the running median, twice as many as the longest excursion that it removes;
 # and at least; and seconds, at most: points of a clock that is seldom read are as long as an evaluation themselves
 _FEW = 7  # points of the running median by which a point's side is decided
+_FEWEST = 3  # and of the one without single long points, which stand on the wrong side of a moment
 _STANDS, _SEEN_S = 2.0, 1.0  # steps without which a run stands still, and seconds besides, at least, for readings' own times
 _FAR, _COUNTED = 4.0, 0.3  # standard deviations that are far; steps, standard deviation of a mean of counts of whole steps
 _LEAST_NOISE = 0.005  # standard deviation of a point, at least, as a relative time
@@ -82,10 +82,10 @@ class PaceChange(Struct, frozen=True):
     after: Level  # of the logarithms after
 
 
-def points_of(readings: Sequence[StepCount]) -> list[Point]:
-    """Points of about one length in time, between the means of a few readings each, so that counts of whole steps weigh little, and without
-    the times in which the run stood still. A counter that falls has begun again."""
-    points = _points(readings, LEAST_POINT_S)
+def points_of(readings: Sequence[StepCount], least_s: float = LEAST_POINT_S) -> list[Point]:
+    """Points of about one length in time, ``least_s`` at least, between the means of a few readings each, so that counts of whole steps
+    weigh little, and without the times in which the run stood still. A counter that falls has begun again."""
+    points = _points(readings, least_s)
     if not points:
         return []
     moving, own = _without_stalls(readings, points)
@@ -126,7 +126,7 @@ def _without_stalls(readings: Sequence[StepCount], points: Sequence[Point]) -> t
         usual_s = exp(max(smooth[max(0, i - beside)], smooth[min(len(points) - 1, i + beside)]))
         if own and (still_s := since_s - own[-1]) > _STANDS * usual_s + seen_s:
             stood_s += still_s - usual_s
-        if alike[-1].t_s - since_s > _STANDS * usual_s + seen_s:
+        if alike[-1].t_s - since_s > _STANDS * usual_s + _SEEN_S:
             alike = alike[:1]
         moving += [one._replace(t_s=one.t_s - stood_s) for one in alike]
         own += [one.t_s for one in alike]
@@ -151,8 +151,8 @@ def _mean(slot: Sequence[StepCount]) -> StepCount:
     return StepCount(fmean(one.t_s for one in slot), fmean(one.steps for one in slot), fmean(works) if len(works) == len(slot) else None)
 
 
-def find(points: Sequence[Point]) -> PaceChange | None:
-    """The latest lasting slowdown of a run whose first point is the run's first; None if it has none, or none yet."""
+def find(points: Sequence[Point], least: float = LEAST_CHANGE) -> PaceChange | None:
+    """The latest lasting slowdown, of ``least`` or more, of a run whose first point is the first; None if it has none, or none yet."""
     begin = bisect_left(points, points[0].start_s + WARM_UP_S, key=lambda one: one.start_s) if points else 0
     points = points[begin:]
     if not points:
@@ -163,7 +163,7 @@ def find(points: Sequence[Point]) -> PaceChange | None:
         return None
     logs = _cleaned(points, max(_LEAST_NEARBY, min(_NEARBY, int(_NEARBY_S / point_s) | 1)))
     for k in _candidates(logs, width):
-        if (found := _judged(points, logs, _split(points, logs, k, width), width)) is not None:
+        if (found := _judged(points, logs, _split(points, logs, k, width), width, least)) is not None:
             return found
     return None
 
@@ -182,11 +182,11 @@ def _candidates(logs: Sequence[float], width: int) -> list[int]:
 
 
 def _split(points: Sequence[Point], logs: Sequence[float], k: int, width: int) -> int:
-    """The least-squares place of the rise within ``width`` of ``k``, by the points as they were, each within the two levels: near a rise
-    the running median is of either."""
+    """The least-squares place of the rise within ``width`` of ``k``, by the points as they were but for single long ones, each within the
+    two levels: near a rise the longer running median is of either."""
     start, end, near = max(0, k - width), min(len(logs), k + width), width // 3
-    below, above = fmean(logs[start : k - near]), fmean(logs[k + near : end])
-    part = [min(max(one.log_s, below), above) for one in points[start:end]]
+    below, above = median(logs[start : k - near]), median(logs[k + near : end])
+    part = [min(max(one, below), above) for one in _running_median([one.log_s for one in points], _FEWEST)[start:end]]
     sums, least = [0.0, *accumulate(part)], max(3, LEAST_POINTS // 3)
 
     def explained(i: int) -> float:
@@ -196,9 +196,10 @@ def _split(points: Sequence[Point], logs: Sequence[float], k: int, width: int) -
     return start + max(range(least, len(part) - least + 1), key=explained)
 
 
-def _judged(points: Sequence[Point], logs: Sequence[float], k: int, width: int) -> PaceChange | None:
+def _judged(points: Sequence[Point], logs: Sequence[float], k: int, width: int, least: float) -> PaceChange | None:
     """The change at a place, if it is one by all of the above."""
     start, end = max(0, k - LOOKS_BACK * width), min(len(logs), k + LOOKS_BACK * width)
+    logs = _within_reach(logs, median(logs[start:k]), median(logs[k:end]))
     before, after = intervals.level(logs[start:k]), intervals.level(logs[k:end])
     if before is None or after is None or points[-1].end_s - points[k].start_s < LASTS_S:
         return None
@@ -210,11 +211,10 @@ def _judged(points: Sequence[Point], logs: Sequence[float], k: int, width: int) 
         return None  # the level has just ended, which the running median takes for an excursion
     jump, error, steepness = _jump(points, logs, k, width)
     ways = [tuple(_around(jump, error, sure) for sure in (SURE_ENOUGH, intervals.SURE))]
-    levels = tuple(intervals.between(before, after, sure) for sure in (SURE_ENOUGH, intervals.SURE))
-    if abs(steepness) <= STEEP and jump >= OWN_JUMP * levels[0].mean:  # else a slope may have its part of the difference
-        ways.append(levels)
+    if abs(steepness) <= STEEP:  # else the slope has its part of the difference
+        ways.append(tuple(intervals.between(before, after, sure) for sure in (SURE_ENOUGH, intervals.SURE)))
     decides, shown = max(ways, key=lambda way: way[0].low)
-    if min(decides.mean, jump) < LEAST_CHANGE or decides.low < LEAST_SURE:
+    if min(decides.mean, jump) < least or decides.low < LEAST_SURE:
         return None
     if _has_more_work(points, k, width, decides.mean):
         return None
@@ -222,6 +222,12 @@ def _judged(points: Sequence[Point], logs: Sequence[float], k: int, width: int) 
     half = ceil(_BAI * spread2 / shown.mean**2) + 1
     low, high = points[max(0, k - half)].start_s, points[min(len(points) - 1, k + half)].start_s
     return PaceChange(points[k].start_s, low, high, shown, exp(before.mean), exp(after.mean), after)
+
+
+def _within_reach(logs: Sequence[float], below: float, above: float) -> list[float]:
+    """The logarithms, none further from two levels than these are from one another: a faster evaluation hides no small change."""
+    apart = max(LEAST_CHANGE, above - below)
+    return [min(max(one, min(below, above) - apart), max(below, above) + apart) for one in logs]
 
 
 def _around(mean: float, error: float, sure: float) -> Interval:
