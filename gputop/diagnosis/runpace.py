@@ -14,7 +14,6 @@ A server is paced by who asks, so it has no pace of its own.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
@@ -33,7 +32,6 @@ EACH_NS = SPAN_NS  # ns between two looks at a rhythm, which share no reading
 BYTES = 100_000  # bytes that count as one step of a clock that counts bytes (a choice: a second has some, and a second's error is small)
 MOST_BEATS, SAME_BEAT = 4, 0.08  # whole factors by which a rhythm may jump to a beat of several steps; of the factor: nearer to it (guess)
 MARKED_NS = 60_000_000_000  # ns from one marker of a step to the next, at most (a choice: a change is then told within some minutes)
-_STEP = re.compile(r"\b(?:global[ _])?(?:step|iter|iteration)\W{0,3}(\d{1,12})\b", re.ASCII | re.IGNORECASE)
 _COUNTERS = ((runs.TO_GPU, ("pcie_rx_bytes", "c2c_rx_bytes")), (runs.NVLINK, ("nvlink_tx_bytes",)))
 
 
@@ -46,8 +44,8 @@ class Markers:
     def note(self, marks: Iterable[Mark]) -> None:
         """Take in markers; those without a number of a step are others."""
         for mark in marks:
-            if (found := _STEP.search(mark.text)) is not None and (not self._seen or mark.t_ns > self._seen[-1].t_ns):
-                self._seen.append(Counted(mark.t_ns, int(found[1]), 0, 0))
+            if (step := mark.step) is not None and (not self._seen or mark.t_ns > self._seen[-1].t_ns):
+                self._seen.append(Counted(mark.t_ns, step, 0, 0))
 
     def counted(self, now_ns: int, jobs: Iterable[Standing], host: str) -> Counted | None:
         """The newest number; None if there are too few markers, or several jobs, each of which may have set them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 
 import msgspec
@@ -9,6 +10,8 @@ import msgspec
 FORMAT_MAJOR, FORMAT_MINOR = 2, 0  # of a stream and a recording, see `gputop.recording.format`
 MOST_IN_FRAME = 1 << 16  # entries per list of a frame; Linux allows 32,768 processes by default
 BOUNDED = msgspec.Meta(max_length=MOST_IN_FRAME)  # a reader refuses longer lists: any program may have written the stream
+
+_STEP = re.compile(r"\b(?:global[ _])?(?:step|iter|iteration)\W{0,3}(\d{1,12})\b", re.ASCII | re.IGNORECASE)
 
 
 class Header(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -106,6 +109,12 @@ class Mark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def gap_reason(self) -> str:
         """Why there are no frames before it; empty for a marker of `gputop mark`."""
         return self.text.partition(" s: ")[2] if self.text.startswith(NO_DATA) else ""
+
+    @property
+    def step(self) -> int | None:
+        """The number of a job's step, of a marker that counts these: ``step 1200``, ``epoch 3, iteration: 40``; None for others."""
+        found = _STEP.search(self.text)
+        return None if found is None or self.gap_reason else int(found[1])
 
     @property
     def nccl(self) -> str:

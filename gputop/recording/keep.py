@@ -170,8 +170,9 @@ class _File:
         return self.unix_ns(max(self.contents.end_ns, self.header.t_ns))
 
     def spans(self, now_ns: int) -> Iterator[Span]:
-        """(start, end) of incidents and markers, in ns since 1970. An open incident ends ``now_ns``."""
-        times = [mark.t_ns for mark in self.contents.marks if not mark.gap_reason] + [place.head.t_ns for place in self.contents.marked]
+        """(start, end) of incidents and markers but for those that count steps, in ns since 1970. An open incident ends ``now_ns``."""
+        times = [mark.t_ns for mark in self.contents.marks if not mark.gap_reason and mark.step is None]
+        times += [place.head.t_ns for place in self.contents.marked]
         yield from ((unix_ns, unix_ns) for unix_ns in map(self.unix_ns, times))
         place = place_at(self.fd, self.contents.findings) if self.contents.findings else None
         if place is not None and place.head.kind == KIND_FINDINGS:

@@ -28,7 +28,8 @@ from gputop.system.errors import UserError
 from tests.recording.made import HEADER, SECOND, START_NS, Session
 from tests.wait import PATIENCE_S
 
-INCIDENT, MARKED = (1400, 1420), 2600  # s since the start
+INCIDENT, MARKED, COUNTED = (1400, 1420), 2600, 4000  # s since the start
+MARKERS = {MARKED: "here", COUNTED: "step 1200"}
 ROOT = Path(__file__).parents[2]
 BOUND = 1_250_000
 COUNT = 12_000  # frames, of half a second
@@ -57,7 +58,7 @@ def made(count: int) -> list[Frame]:
     session, frames = Session(1, 3, threads=2, probes=False), list[Frame]()
     for frame in session.frames(count, SECOND // 2, key_every=20):
         at = (frame.t_ns - START_NS) // SECOND
-        frame.marks = [Mark(frame.t_ns, "here")] if at == MARKED and not frames[-1].marks else []
+        frame.marks = [Mark(frame.t_ns, MARKERS[at])] if at in MARKERS and not frames[-1].marks else []
         frames.append(frame)
     return frames
 
@@ -94,6 +95,7 @@ def test_what_is_near_an_incident_or_a_marker_keeps_its_ticks(kept: Path) -> Non
         assert len(near) >= 2 * (end - start + 60) - 2
         assert set(near) == {1}
     assert max(ticks for at, ticks in found if 3500 < at < 4500) > 50
+    assert max(ticks for at, ticks in found if COUNTED - 30 <= at <= COUNTED + 30) > 50, "a marker that counts steps is no event"
     assert [ticks for at, ticks in found if at > 5950][-50:] == [1] * 50
 
 
@@ -121,7 +123,7 @@ def test_the_file_is_whole(kept: Path) -> None:
             list(recording.frames(tier=tier))
         recording.verify()
         assert recording.problem == ""
-        assert [(mark.t_ns - START_NS) // SECOND for mark in recording.marks] == [MARKED]
+        assert [(mark.t_ns - START_NS) // SECOND for mark in recording.marks] == sorted(MARKERS)
         assert recording.findings() == told()
     assert [one.name for one in kept.parent.iterdir()] == [kept.name]
 
