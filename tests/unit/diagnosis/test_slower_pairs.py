@@ -90,12 +90,12 @@ def scored(seeds: range, by_bytes: bool = False) -> Score:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("by_bytes", "most_missed", "least_near"), [(False, 0.03, 0.95), (True, 0.1, 0.6)])
+@pytest.mark.parametrize(("by_bytes", "most_missed", "least_near"), [(False, 0.03, 0.9), (True, 0.1, 0.75)])
 def test_slowdowns_are_told_of_their_moment_and_steady_runs_are_not_told_slower(
     by_bytes: bool, most_missed: float, least_near: float
 ) -> None:
     """By bytes a point has 5 s, and steps are not whole in it."""
-    found = scored(range(6), by_bytes)
+    found = scored(range(3), by_bytes)
     assert found.false == []
     assert found.told >= (1.0 - most_missed) * found.slower
     assert found.near >= least_near * found.told
