@@ -27,6 +27,7 @@ kept, first = KeptRuns(sys.argv[1], 1e9), int(sys.argv[2])
 print("begun", flush=True)
 sys.stdin.readline()
 for i in range(ROWS):
+    time.sleep(0.01)  # rows come while the other process begins its file anew, and not all before
     kept.note(SimpleNamespace(fed_ns=i * 10**10, runs=lambda: ([run_of(first + i, time.time())], [])))
 assert not kept.problem, kept.problem
 """
@@ -34,7 +35,9 @@ STARTS_ANEW = """
 import sys, time
 from gputop.stream.runs import KeptRuns
 from tests.recording.test_kept_runs import STARTS, DAY_S, run_of
-import msgspec
+import msgspec, os
+rename = os.rename
+os.rename = lambda *paths: (time.sleep(0.02), rename(*paths))  # a disk that is slow in the worst moment
 print("begun", flush=True)
 sys.stdin.readline()
 for i in range(STARTS):
