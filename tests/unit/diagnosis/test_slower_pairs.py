@@ -35,7 +35,8 @@ def told(run: Run, seed: int, by_bytes: bool = False, past: list[runs.Run] | Non
     for one in readings(run, seed):
         board.t_ns = begun_ns + round(1e9 * one.t_s)
         gpu.values["pcie_rx_bytes"], gpu.read_ns["pcie_rx_bytes"] = round(one.steps * 40e6), board.t_ns
-        watch.note(board, standing, lambda _pid, one=one: None if by_bytes else _counted(one, board.t_ns), paces, {}, incidents)
+        counted = None if by_bytes else _counted(one, board.t_ns)
+        watch.note(board, standing, dict.fromkeys(standing, counted).get, paces, {}, incidents)
     return incidents.all, begun_ns / 1e9
 
 

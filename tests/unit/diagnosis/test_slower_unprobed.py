@@ -31,8 +31,8 @@ def moved(scene: Scene, mb_per_s: float) -> Scene:
     return scene
 
 
-def slowed(by: float, before_s: int = 200, after_s: int = 130, **values: object) -> Scene:
-    scene = unprobed(**values).play(before_s, DT_S)
+def slowed(by: float, before_s: int = 200, after_s: int = 130) -> Scene:
+    scene = unprobed().play(before_s, DT_S)
     return moved(scene, MB_PER_S / (1.0 + by)).play(after_s, DT_S)
 
 
