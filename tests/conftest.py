@@ -15,16 +15,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import last_try
+
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadFileScheduling
 
 HERE = Path(__file__).parent
-LIVE = (
-    "alerts", "api", "bench", "demo", "experiments", "fleet", "metrics", "probes", "pty", "recording", "sources", "stacks", "tui",
-    "workloads",
-)  # fmt: skip
-"""Folders whose tests start processes, open terminals or load probes: not `unit`."""
 ALONE = ("test_guided.py", "test_quiet.py", "test_runs.py")
 """Files whose tests want the CPUs for themselves: one worker takes them one after the other, before all others, and
 what they start in sessions of its own (demos, terminals, trainings) runs first."""
@@ -41,6 +38,10 @@ BEFORE = (
     "workloads", "demo", "corpus", "fuzzing", "test_readme.py", "test_packaging.py", "pty", "fleet", "experiments", "probes", "sources",
 )  # fmt: skip
 """What comes after them, since its files take longer than others."""
+
+
+FAILED = os.environ.pop("GPUTOP_FAILED", "")
+"""The file in which `tests.last_try` finds what has failed; the tests' own pytests write none."""
 
 
 gc.disable()  # until all is collected: three hundred modules and thousands of tests, none of which is garbage, would be gone through again
@@ -93,10 +94,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     parts = {path: path.relative_to(HERE).parts[0] for path in {item.path for item in items}}
+    live = {path: last_try.is_live(path) for path in parts}
     items.sort(key=lambda item: (ranks.get(item.path.name, len(ranks)), parts[item.path] not in BEFORE))
     for item in items:
-        if parts[item.path] in LIVE:
+        if live[item.path]:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=2))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keep which tests have failed, for their last try."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if FAILED and reporter is not None and not hasattr(session.config, "workerinput"):
+        last_try.write(Path(FAILED), [*reporter.stats.get("failed", []), *reporter.stats.get("error", [])])
 
 
 @pytest.fixture(autouse=True)
