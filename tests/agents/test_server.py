@@ -34,6 +34,7 @@ from gputop.agents.tools import EXPERIMENTS, TOOLS, call
 from gputop.commands.replay import sample
 from gputop.system.errors import UserError
 from tests.agents.test_tools import ENDLESS
+from tests.ports import free_port
 from tests.workloads.environment import ROOT
 
 READY_CPU_S, MOST_PSS_MIB, MOST_DEFINITIONS = 1.5, 70.0, 8_300
@@ -157,9 +158,7 @@ class Serving(NamedTuple):
 @contextmanager
 def serving(token: Path) -> Iterator[Serving]:
     """Run a server that asks for the token; a signal ends it at last, if not before."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     argv = [sys.executable, "-m", "gputop", "mcp", str(sample()), "--http", f"127.0.0.1:{port}", "--token-file", str(token)]
     server = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
     try:

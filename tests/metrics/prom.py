@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import urllib.error
 import urllib.parse
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_port
 from tests.wait import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -53,11 +53,6 @@ class Prometheus:
         """What it scrapes, and how that went last."""
         with urllib.request.urlopen(f"{self.url}/api/v1/targets", timeout=PATIENCE_S) as answer:
             return list(json.load(answer)["data"]["activeTargets"])
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
 
 
 @contextmanager
