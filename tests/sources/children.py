@@ -7,9 +7,13 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from tests.wait import PATIENCE_S
+
+LIFE_S = 3 * round(PATIENCE_S)  # s after which a child ends, though nobody ends it: all that is waited for is over by then
+
 
 @contextmanager
-def child(work: Callable[[], object], most_s: int = 30) -> Iterator[int]:
+def child(work: Callable[[], object], most_s: int = LIFE_S) -> Iterator[int]:
     """A forked child that runs ``work`` and is ended after at most ``most_s``."""
     pid = os.fork()
     if not pid:

@@ -13,10 +13,10 @@ from gputop.sources import Beat, Settings
 from gputop.sources.nvml import NvmlSource
 from gputop.sources.nvml import binding as nvml
 from tests.stubs.build import build
+from tests.wait import PATIENCE_S
 
 STUB = Path(__file__).parents[1] / "stubs" / "nvml" / "nvml.c"
 INTERVAL_NS = 20_000_000
-DEADLINE_S = 20.0
 
 
 def stub(*flags: str) -> Path:
@@ -71,8 +71,8 @@ class Rig:
         return frame
 
     def until(self, source: NvmlSource, condition: Callable[[Board], object]) -> None:
-        """Beat until ``condition`` holds of the board; fails after `DEADLINE_S`."""
-        deadline = time.monotonic() + DEADLINE_S
+        """Beat until ``condition`` holds of the board; fails after `PATIENCE_S`."""
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             self.read(source)
             try:

@@ -219,7 +219,7 @@ def throttled() -> Iterator[tuple[int, Path]]:
         pytest.skip(f"needs root and a v1 cpu controller: {error}")
     pid = os.fork()
     if not pid:
-        signal.alarm(10)
+        signal.alarm(round(3 * PATIENCE_S))
         while True:
             pass
     (folder / "cgroup.procs").write_text(str(pid))

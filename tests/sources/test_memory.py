@@ -13,7 +13,7 @@ from gputop.model.frame import Frame
 from gputop.sources import Beat, Settings, parse
 from gputop.sources.procfs import ProcfsSource
 from gputop.sources.procfs import shared as reading
-from tests.sources.children import child
+from tests.sources.children import LIFE_S, child
 from tests.sources.fake_proc import FakeProc, Reader, sample
 from tests.wait import PATIENCE_S, until
 
@@ -111,7 +111,7 @@ def test_a_forked_worker_that_writes_to_what_it_inherited_shares_less(monkeypatc
         os.read(ready, 1)
         for at in range(0, 24 * MIB, mmap.PAGESIZE):
             inherited[at] = 0
-        time.sleep(60)
+        time.sleep(LIFE_S)
 
     source, seen = ProcfsSource(Settings()), []
     source.open()
@@ -123,7 +123,7 @@ def test_a_forked_worker_that_writes_to_what_it_inherited_shares_less(monkeypatc
         seen.append(sample(frame, pid).shared_bytes or 0)
         return seen[-1]
 
-    with child(work, most_s=60) as pid:
+    with child(work) as pid:
         until(lambda: shared(pid) >= 32 * MIB)
         before, anon = seen[-1], parse.anon_bytes(Path(f"/proc/{pid}/status").read_bytes())
         os.write(write, b"x")

@@ -82,6 +82,11 @@ def sampled(pid: int, met: int = 600) -> MainSamples:
         sampler.close()
 
 
+def ran_s(one: MainSamples) -> float:
+    """About how many seconds it had a CPU while it was sampled."""
+    return one.met * mean(perf_source.PERIODS_NS) / 1e9
+
+
 def test_who_runs_is_met_where_it_runs(start: Start) -> None:
     pid = start(COMPUTING)
     clock = TaskClock(pid, 500_000)
@@ -133,18 +138,20 @@ def test_there_is_no_clock_of_nobody() -> None:
 
 @pytest.mark.soak
 def test_waits_that_spin_are_told_from_computing_and_counted(start: Start) -> None:
-    """4 ms of waiting, 4 ms of computing: 125 waits a second, some of which nobody sees where others want its CPU."""
+    """4 ms of waiting, 4 ms of computing: 125 waits a second, some of which nobody sees where others want its CPU; but then a second of its
+    own CPU time has no fewer."""
     one = sampled(start(WAITING))
     assert 0.2 <= one.met_waiting / one.met <= 0.8
     assert one.sync_ns <= one.watched_ns
-    assert 40 <= one.waits * 1e9 / one.watched_ns <= 160
+    assert one.waits * 1e9 / one.watched_ns <= 160
+    assert one.waits / ran_s(one) >= 40
     assert one.copy_ns + one.launch_ns <= 0.1 * one.sync_ns
 
 
 @pytest.mark.soak
 def test_waits_that_yield_are_told_though_most_of_them_is_the_kernels(start: Start) -> None:
-    one = sampled(start(YIELDING), met=200)
-    assert one.met_waiting >= 0.9 * one.met
+    one = sampled(start(YIELDING), met=60)  # who yields is hardly met where others run
+    assert one.met_waiting >= 0.8 * one.met
     assert one.sync_ns >= 1.5 * one.met_waiting * max(perf_source.PERIODS_NS)
 
 
@@ -188,7 +195,7 @@ def test_who_computes_waits_for_nothing(start: Start) -> None:
 def test_who_launches_is_met_launching(start: Start) -> None:
     one = sampled(start(LAUNCHING))
     assert one.launch_ns > 10 * (one.sync_ns + one.copy_ns)
-    assert one.launch_ns >= 0.02 * one.watched_ns, "the rest is Python's, and how much of it depends on who else runs here"
+    assert one.launch_ns >= 0.02e9 * ran_s(one), "the rest is Python's, and how much of it depends on who else runs here"
 
 
 def test_the_first_exported_function_that_a_frame_returns_to_counts(monkeypatch: pytest.MonkeyPatch) -> None:

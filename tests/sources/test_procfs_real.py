@@ -26,13 +26,12 @@ from gputop.model.board import Board
 from gputop.model.frame import Frame, ProcSample
 from gputop.sources import Beat, Settings
 from gputop.sources.procfs import ProcfsSource
-from tests.sources.children import child
+from tests.sources.children import LIFE_S, child
 from tests.sources.fake_proc import info, sample
 from tests.sources.lockers import sleeping
 from tests.wait import PATIENCE_S
 
 NOBODY = 65534
-DEADLINE_S = 20
 
 
 class Live:
@@ -55,12 +54,13 @@ class Live:
         return frame
 
     def until(self, found: Callable[[Frame], bool], hot: set[int], wakers: set[int] | None = None, alone: set[int] | None = None) -> Frame:
-        """Beat every 20 ms until a frame has it."""
-        deadline = time.monotonic() + DEADLINE_S
+        """Beat every 20 ms until a frame has it; a process may not have been read yet."""
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             frame = self.beat(hot, wakers=wakers, alone=alone)
-            if found(frame):
-                return frame
+            with suppress(IndexError, KeyError):
+                if found(frame):
+                    return frame
             time.sleep(0.02)
         raise AssertionError("not seen before the deadline")
 
@@ -81,15 +81,18 @@ def spin() -> None:
 def sleep_alone() -> None:
     """Without the files of the test runner, of which other tests may have left one locked."""
     os.closerange(3, 4096)
-    time.sleep(60)
+    time.sleep(LIFE_S)
 
 
 def poll_a_minute() -> None:
-    select.poll().poll(60_000)
+    """Again and again: on a busy machine a test takes longer."""
+    while True:
+        select.poll().poll(60_000)
 
 
 def select_a_minute() -> None:
-    select.select([], [], [], 60)
+    while True:
+        select.select([], [], [], 60)
 
 
 def sched(pid: int) -> tuple[int, ...]:
@@ -144,7 +147,7 @@ def test_what_a_child_sleeps_in(live: Live) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
 def test_whether_a_lock_is_waited_for_with_a_limit(live: Live) -> None:
     held = threading.Lock()
-    with held, child(lambda: held.acquire()) as for_ever, child(lambda: held.acquire(timeout=PATIENCE_S)) as a_minute:
+    with held, child(lambda: held.acquire()) as for_ever, child(lambda: held.acquire(timeout=LIFE_S)) as a_minute:
         live.beat()
         frame = live.until(lambda frame: [sample(frame, pid).syscall for pid in (for_ever, a_minute)] == [202, 202], {for_ever, a_minute})
         assert [sample(frame, pid).syscall_arg for pid in (for_ever, a_minute)] == [-1, 0]
@@ -306,7 +309,7 @@ def test_who_writes_what_a_thread_of_a_trainer_reads_over_loopback(live: Live) -
         connection = socket.create_connection(listener.getsockname())
         listener.close()
         threading.Thread(target=connection.recv, args=(1,), daemon=True).start()
-        threading.Event().wait(60)
+        threading.Event().wait(LIFE_S)
 
     with child(serve) as service, child(train) as trainer:
         listener.close()
@@ -388,7 +391,7 @@ def test_hostile_name_and_command_line(live: Live) -> None:
         "import ctypes, time, sys\n"
         f"ctypes.CDLL(None).prctl(15, {name!r}, 0, 0, 0)\n"
         "print('ready', flush=True)\n"
-        "time.sleep(30)"
+        f"time.sleep({LIFE_S})"
     )
     with subprocess.Popen([sys.executable, "-c", code, "x" * 65_000, "\x1b]0;owned\x07"], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -417,7 +420,7 @@ def test_threads_and_their_names(live: Live) -> None:
         for thread in threads:
             thread.start()
         os.write(ready[1], b"x")
-        time.sleep(30)
+        time.sleep(LIFE_S)
 
     with child(work) as pid:
         os.read(ready[0], 1)
@@ -458,14 +461,14 @@ def test_storm_of_births_and_deaths(live: Live) -> None:
     board, seen = Board(), set()
     with child(storm) as pid:
         began = time.monotonic()
-        while time.monotonic() < began + (1.5 if seen else DEADLINE_S):
+        while time.monotonic() < began + (1.5 if seen else PATIENCE_S):
             frame = live.beat({pid, *list(board.procs)[-20:]})
             board.fold(msgspec.msgpack.decode(msgspec.msgpack.encode(frame), type=Frame))
             assert set(board.infos) == set(board.procs)
             seen |= {i.pid for i in frame.infos if i.ppid == pid}
             time.sleep(0.005)
     assert seen
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + PATIENCE_S
     while seen & set(board.procs) and time.monotonic() < deadline:
         time.sleep(0.1)
         board.fold(live.beat())

@@ -26,6 +26,7 @@ from gputop.sources.serving import FIND_NS, ServingSource, http
 from gputop.sources.serving.asking import LOOK_S, parts_of
 from gputop.sources.serving.page import MOST_BUCKETS, MOST_LINE, MOST_MODELS, MetricsPage
 from gputop.sources.serving.place import Place, is_still, listening, named_port
+from tests.ports import free_port
 from tests.require import require
 from tests.sources.engines import PAGE
 from tests.wait import until
@@ -128,11 +129,6 @@ def watched(*urls: str, of: Engine | None = None) -> Iterator[Watched]:
         found.source.close()
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 def read(text: str | bytes, pieces: int = 1 << 20, family: str = "vllm") -> list[Serving]:
     page = MetricsPage([one for one in engines() if one.name == family or not family])
     data = text.encode() if isinstance(text, str) else text
@@ -225,7 +221,7 @@ def test_hostile_pages_cost_their_value(package: Path, how: dict[str, object], r
     """No beat waits for them, and the reason stands in the source's state."""
     with engine(package, port=free_port(), **how) as served, watched(of=served) as seen:
         served.listens()
-        assert reason in seen.problem()
+        until(lambda: reason in seen.problem())  # a machine that is busy may at first take too long for a large page
         assert seen.state.state == "partial"
         assert reason in seen.state.reason
         assert seen.state.remedy
