@@ -22,9 +22,11 @@ from gputop.sources.ebpf import budget, uprobe
 from gputop.sources.ebpf.helper import Helper
 from gputop.sources.ebpf.source import EbpfSource
 from tests.require import require
+from tests.wait import PATIENCE_S
 
 HERE = Path(__file__).parent
-PATIENCE_S = 15.0
+LIFE_S = 300  # s after which a workload ends by itself; it outlasts all that is waited for, and each test ends its own
+CLOSER_S = 40.0  # s in which estimates come near enough to the truth, at the latest: each window brings them nearer
 Value = TypeVar("Value")
 
 
@@ -77,6 +79,19 @@ class Beaten:
     def until_loaded(self) -> None:
         self.until(lambda: self.source.ready, "loaded")
         assert self.states[-1].state == "ok", self.states[-1]
+
+    def until_it_holds(self, check: Callable[[], None]) -> None:
+        """Go on until the assertions of ``check`` hold, which is called with what was just read: on a busy machine it takes more windows
+        until what they have met is like the rest."""
+        deadline = time.monotonic() + CLOSER_S
+        while True:
+            self.until(lambda: self.frames[-1].probes, "read")
+            try:
+                return check()
+            except AssertionError:
+                if time.monotonic() > deadline:
+                    raise
+            self.beat_for(1.0)
 
     def beat_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds

@@ -64,7 +64,7 @@ def ping(times: str) -> None:
 
 def waits(kind: str, times: str) -> None:
     """The main thread sleeps ``times`` times in that wait, when told to; prints its tid, that of its waker, and the futex's address."""
-    count, mine, begun = int(times), threading.Event(), threading.Barrier(2)
+    count, mine, begun, main = int(times), threading.Event(), threading.Barrier(2), threading.get_native_id()
     tids: list[int] = []
     sleep, wake, address = WAITS[kind]()
 
@@ -75,12 +75,14 @@ def waits(kind: str, times: str) -> None:
             mine.wait()
             mine.clear()
             time.sleep(0.004)
+            while not sleeps(main):  # on a busy machine it may take a while to get there
+                time.sleep(0.002)
             wake()  # type: ignore[misc]
 
     thread = threading.Thread(target=waker)
     thread.start()
     begun.wait()
-    say(json.dumps([threading.get_native_id(), tids[0], address]))
+    say(json.dumps([main, tids[0], address]))
     sys.stdin.readline()
     for _ in range(count):
         mine.set()
@@ -205,7 +207,8 @@ def disk(path: str, times: str) -> None:
 
 
 def pingpong(seconds: str, cpu: str) -> None:
-    """Wake a child through a pipe and be woken, as fast as one CPU lets the two, when told to; prints the child's pid."""
+    """Wake a child through a pipe and be woken, as fast as one CPU lets the two, from being told until told again or the time is over;
+    prints both pids."""
     os.sched_setaffinity(0, {int(cpu)})
     os.nice(-15)  # on a busy machine it would run by fits and starts
     there, here = os.pipe(), os.pipe()
@@ -219,14 +222,15 @@ def pingpong(seconds: str, cpu: str) -> None:
     say(json.dumps([os.getpid(), pid]))
     sys.stdin.readline()
     end = time.monotonic() + float(seconds)
-    while time.monotonic() < end:
-        for _ in range(100):
+    while time.monotonic() < end and not select.select([sys.stdin], [], [], 0)[0]:
+        for _ in range(1000):
             os.write(there[1], b"x")
             os.read(here[0], 1)
-    say("done")
-    sys.stdin.readline()
     os.write(there[1], b".")
     os.waitpid(pid, 0)
+    say("done")
+    sys.stdin.readline()
+    sys.stdin.readline()
 
 
 def fork(times: str) -> None:

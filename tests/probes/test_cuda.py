@@ -24,9 +24,10 @@ from gputop.sources.ebpf.budget import Linker, ProbeBudget, read_launches
 from gputop.sources.ebpf.cuda import Attacher, CudaReader
 from gputop.sources.ebpf.maps import Map
 from gputop.sources.ebpf.sched import Drain
-from tests.probes.conftest import HERE, Beaten, attached_by_helper
+from tests.probes.conftest import HERE, LIFE_S, Beaten, attached_by_helper
 from tests.require import require
 from tests.stubs.build import build
+from tests.wait import at_this_load
 
 Run = Callable[..., subprocess.Popen[str]]
 Make = Callable[..., Beaten]
@@ -167,10 +168,10 @@ def test_launches_are_counted_when_who_showed_the_library_has_ended(beaten: Make
 class Storm:
     """A process that makes one call many times a second and counts them in shared memory."""
 
-    def __init__(self, run: Run, library: Path, which: int, per_s: int, seconds: float) -> None:
+    def __init__(self, run: Run, library: Path, which: int, per_s: int) -> None:
         counter = library.with_name("counter")
         counter.write_bytes(bytes(8))
-        self.process = run("storm", library, counter, which, per_s, seconds)
+        self.process = run("storm", library, counter, which, per_s, LIFE_S)
         self.pid = self.process.pid
         with counter.open("rb") as file:
             self._shared = mmap.mmap(file.fileno(), 8, prot=mmap.PROT_READ)
@@ -183,6 +184,10 @@ class Storm:
         self._go.write("\n")
         self._go.flush()
 
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
     def made(self) -> int:
         return int.from_bytes(self._shared[:], "little")
 
@@ -190,7 +195,7 @@ class Storm:
 @pytest.mark.soak
 @pytest.mark.parametrize(("which", "per_s"), [(0, 26_000), (1, 5_000)], ids=["emulated", "single-stepped"])
 def test_a_storm_of_calls_is_estimated_from_a_share_of_the_time(beaten: Make, run: Run, library: Path, which: int, per_s: int) -> None:
-    one, storm, call = beaten(), Storm(run, library, which, per_s, 40.0), ("cuMemcpyDtoDAsync", "cuMemcpyHtoDAsync")[which]
+    one, storm, call = beaten(), Storm(run, library, which, per_s), ("cuMemcpyDtoDAsync", "cuMemcpyHtoDAsync")[which]
     one.until_loaded()
     one.hot |= {storm.pid}
     one.until(lambda: libraries(one) == 1, "libcuda attached")
@@ -203,14 +208,14 @@ def test_a_storm_of_calls_is_estimated_from_a_share_of_the_time(beaten: Make, ru
     made, before = storm.made(), one.board.calls[key]
     one.beat_for(4.0)
 
-    def is_right() -> bool:
-        """Within a tenth: on a busy machine the storm comes by fits and starts, and it takes more windows to meet its mean."""
-        one.tick()
-        return one.board.calls[key].count - before.count == pytest.approx(storm.made() - made, rel=0.1)
+    def check() -> None:
+        """Where others want its CPU, windows meet the storm more often at work than it is."""
+        close = min(0.4, at_this_load(0.1))
+        assert one.board.calls[key].count - before.count == pytest.approx(storm.made() - made, rel=close), "as many calls as were made"
 
-    one.until(is_right, "as many calls as were made")
+    one.until_it_holds(check)
     after = one.board.calls[key]
-    assert after.share < 0.2
+    assert after.share < 0.4, "a tenth where it has a CPU for itself"
     assert after.inflight_ns == 0
     median = histogram.quantile(after.hist, 0.5, sums=after.sums)
     assert median is not None
@@ -222,7 +227,7 @@ def test_slow_calls_are_counted_exactly_beside_a_storm_of_others(beaten: Make, r
     one, trainer = beaten(), Trainer(run, library)
     one.until_loaded()
     attach(one, trainer)
-    storm = Storm(run, library, 1, 26_000, 8.0)
+    storm = Storm(run, library, 1, 26_000)
     trainer.ask("cuStreamSynchronize", 40, 50_000_000)
     storm.begin()
     one.until(lambda: one.states[-1].detail.get("sampled") == "cuMemcpyHtoDAsync", "the storm's function sampled")
@@ -237,9 +242,10 @@ def test_after_a_storm_a_function_is_counted_exactly_again(beaten: Make, run: Ru
     one, trainer = beaten(), Trainer(run, library)
     one.until_loaded()
     attach(one, trainer)
-    storm = Storm(run, library, 1, 26_000, 1.5)
+    storm = Storm(run, library, 1, 26_000)
     storm.begin()
     one.until(lambda: one.states[-1].detail.get("sampled") == "cuMemcpyHtoDAsync", "sampled")
+    storm.end()
     one.until(lambda: "sampled" not in one.states[-1].detail, "attached all the time again")
     trainer.call("cuMemcpyHtoDAsync_v2", 30, 64)
     counted(one, trainer.pid, "cuMemcpyHtoDAsync", 30)
@@ -251,13 +257,14 @@ def test_without_privilege_one_helper_attaches_for_every_window(
     beaten: Make, run: Run, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     helpers = attached_by_helper(monkeypatch, "attach")
-    one, storm = beaten(settings=Settings(sudo=True)), Storm(run, library, 1, 26_000, 4.0)
+    one, storm = beaten(settings=Settings(sudo=True)), Storm(run, library, 1, 26_000)
     one.until_loaded()
     one.hot |= {storm.pid}
     one.until(lambda: libraries(one) == 1, "libcuda attached")
     storm.begin()
     key = storm.pid, "cuMemcpyHtoDAsync"
     one.until(lambda: key in one.board.calls and 0.0 < one.board.calls[key].share < 1.0, "the function sampled")
+    storm.end()
     one.until(lambda: "sampled" not in one.states[-1].detail, "attached all the time again")
     assert len(helpers) == 1
     one.source.close()
