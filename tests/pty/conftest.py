@@ -13,6 +13,7 @@ import pytest
 from tests.bench.stage import stage
 from tests.pty.terminal import ALTERNATE_SCREEN, CURSOR, FOCUS, MOUSE, PASTE, Terminal
 from tests.require import require
+from tests.wait import at_this_load
 
 GPUTOP = str(Path(sys.executable).parent / "gputop")
 
@@ -64,7 +65,7 @@ def assert_nothing_left(terminal: Terminal, family: list[int], timeout_s: float 
         terminal.process.poll()
         return [f"{pid} {name}" for pid in family if (name := _running(pid))]
 
-    deadline = time.monotonic() + timeout_s * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    deadline = time.monotonic() + at_this_load(timeout_s)
     while left() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert left() == []

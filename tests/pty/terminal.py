@@ -25,12 +25,21 @@ from tests.wait import PATIENCE_S
 _PRIVATE = re.compile(rb"\x1b\[[<>=?][0-9;]*[$]?[A-Za-z]")
 _MODE = re.compile(rb"\x1b\[\?([0-9;]+)([hl])")
 _UNFINISHED = re.compile(rb"\x1b(\[[<>=?0-9;$]*)?$")
+_LAST = b"\0"  # written behind all that a child has written
 
 ALTERNATE_SCREEN = 1049
 CURSOR = 25
 MOUSE = frozenset({1000, 1002, 1003, 1006, 1015, 1016})
 PASTE = 2004
 FOCUS = 1004
+
+
+def _waited_for_cpu_s(pid: int) -> float:
+    """Seconds in which a process's main thread could have run, and others did (/proc/PID/schedstat); 0 where the kernel counts none."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
 
 
 class Pty:
@@ -60,6 +69,7 @@ class Pty:
         """Cleared, nothing is read: like a terminal behind a hanging connection."""
         self.reading.set()
         self._tail = b""
+        self._awaits_last = False
         self._changed = threading.Condition()
         self._master, self.slave = pty.openpty()
         self._set_size()
@@ -100,8 +110,17 @@ class Pty:
         os.close(master)
 
     def wait_still(self, quiet_s: float = 0.6, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until nothing has been written for ``quiet_s``."""
-        self.wait_for(lambda: self.bursts and time.monotonic() - self.bursts[-1][0] > quiet_s, f"silence for {quiet_s} s", timeout_s)
+        """Wait until nothing has been written for ``quiet_s``, in which the child did not have to wait for a CPU: it may have more to
+        write."""
+        seen, since_s, waited_s = -1, 0.0, 0.0
+
+        def is_still() -> bool:
+            nonlocal seen, since_s, waited_s
+            if len(self.bursts) != seen:
+                seen, since_s, waited_s = len(self.bursts), time.monotonic(), _waited_for_cpu_s(self.pid)
+            return bool(seen) and time.monotonic() - since_s - (_waited_for_cpu_s(self.pid) - waited_s) > quiet_s
+
+        self.wait_for(is_still, f"silence for {quiet_s} s", timeout_s)
 
     def wait_for(self, condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
         """Wait until ``condition`` holds, which is asked after each output; fails with the screen."""
@@ -119,8 +138,16 @@ class Pty:
             code = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {timeout_s} s\n{self.describe()}") from None
-        self._drainer.join(0.2)
+        if self._master >= 0 and self.reading.is_set():
+            self._read_all()
         return code
+
+    def _read_all(self) -> None:
+        """Wait until all that the child has written is read: what is written into the terminal behind it has come, too."""
+        with self._changed:
+            self._awaits_last = True
+        os.write(self.slave, _LAST)
+        self.wait_for(lambda: not self._awaits_last, "the last of its output")
 
     def termios_now(self) -> list[object]:
         """The line settings now."""
@@ -161,7 +188,12 @@ class Pty:
             except (OSError, ValueError):
                 return
             with self._changed:
-                self._take(data)
+                if self._awaits_last and _LAST in data:
+                    self._awaits_last = False
+                    before, _, after = data.rpartition(_LAST)
+                    data = before + after
+                if data:
+                    self._take(data)
                 self._changed.notify_all()
 
     def _take(self, data: bytes) -> None:
@@ -196,6 +228,11 @@ class Terminal(Pty):
         with self._changed:
             self.screen.resize(lines, columns)
             super().resize(columns, lines)
+
+    def blank(self) -> None:
+        """Forget what stands there, so that only what is written from now on is seen."""
+        with self._changed:
+            self.screen.erase_in_display(2)
 
     def stop_showing(self) -> None:
         """Only count what is written from now on: emulating costs more CPU than most programs take to write it."""

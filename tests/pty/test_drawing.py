@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,12 @@ def started(terminal: Terminal) -> Terminal:
     return terminal
 
 
+def zoomed(terminal: Terminal) -> Terminal:
+    """Choose a time base: it does not grow any more with what there is, which is more with each drawing."""
+    terminal.send("-")
+    return terminal
+
+
 def paused(terminal: Terminal) -> Terminal:
     """Pause the screen, and wait until nothing more is written."""
     terminal.send(" ")
@@ -48,7 +56,7 @@ def moved(terminal: Terminal) -> Terminal:
 @pytest.mark.parametrize(("columns", "lines"), [(160, 48), (80, 24)])
 def test_grown_screen_is_the_drawn_screen(launch: Launch, columns: int, lines: int, colours_of: str) -> None:
     terminal = started(launch(columns=columns, lines=lines, env={"COLORTERM": colours_of}))
-    drawn_anew(moved(terminal))
+    drawn_anew(moved(zoomed(terminal)))
 
 
 @pytest.mark.parametrize("look", [(), ("--ascii",), ("--theme", "gputop-night")], ids=" ".join)
@@ -59,14 +67,14 @@ def test_a_heat_map_that_moved_is_the_drawn_map(tmp_path: Path, look: tuple[str,
         try:
             started(terminal)
             terminal.wait_text("z: one as a chart")
-            drawn_anew(moved(terminal))
+            drawn_anew(moved(zoomed(terminal)))
         finally:
             terminal.close()
 
 
 def test_rows_that_come_and_go_leave_nothing_behind(launch: Launch) -> None:
-    terminal = started(launch())
-    with crowd(1, busy_us=-1, life_s=60) as (hog,):
+    terminal = zoomed(started(launch()))
+    with crowd(1, busy_us=-1) as (hog,):
         terminal.wait_text(f" {hog} ")
         looks = drawn_anew(paused(terminal))
         terminal.send(" ")
@@ -75,14 +83,22 @@ def test_rows_that_come_and_go_leave_nothing_behind(launch: Launch) -> None:
 
 
 def drawn_anew(terminal: Terminal) -> list[list[tuple[str, str, str]]]:
-    """Characters and colours of the screen without its first line, after a check that a fresh drawing changes none."""
-    before = looks_of(terminal)
-    terminal.resize(terminal.columns + 1, terminal.lines)
-    terminal.wait_still()
-    terminal.resize(terminal.columns - 1, terminal.lines)
-    terminal.wait_still(1.2)
-    assert looks_of(terminal) == before
+    """Characters and colours of a paused screen without its first line, after a check that a fresh drawing changes none."""
+    before, looks = [], redrawn(terminal)
+    deadline = time.monotonic() + PATIENCE_S
+    while looks != before and time.monotonic() < deadline:  # what is known of the last seconds comes late
+        before, looks = looks, redrawn(terminal)
+    terminal.blank()
+    os.kill(terminal.pid, signal.SIGCONT)  # as after Ctrl-Z: all is drawn
+    terminal.wait_for(lambda: looks_of(terminal) == before, "a fresh drawing of the same")
     return before
+
+
+def redrawn(terminal: Terminal) -> list[list[tuple[str, str, str]]]:
+    """Have what has changed drawn: opening and closing the filter changes nothing else."""
+    terminal.send("/\r")
+    terminal.wait_still(1.0)
+    return looks_of(terminal)
 
 
 def looks_of(terminal: Terminal) -> list[list[tuple[str, str, str]]]:
@@ -93,7 +109,7 @@ def looks_of(terminal: Terminal) -> list[list[tuple[str, str, str]]]:
 
 
 def test_a_box_is_all_that_is_painted_when_it_opens(launch: Launch) -> None:
-    terminal = started(launch())
+    terminal = zoomed(started(launch()))
     terminal.send(" ")
     terminal.wait_text("PAUSED")
     terminal.wait_still(1.2)
@@ -109,7 +125,9 @@ def test_a_box_is_all_that_is_painted_when_it_opens(launch: Launch) -> None:
     assert terminal.bytes_out - written < 40_000  # the box is 17,000, painted twice at most; the screen around it would be 33,000 more
     terminal.resize(161, 48)
     terminal.wait_still()
+    terminal.blank()
     terminal.resize(160, 48)
+    terminal.wait_text("keys and signs")
     terminal.wait_still(0.8)
     around = [text[:left] for text in terminal.rows()[1:]]
     terminal.send("\x1b")
@@ -127,11 +145,17 @@ def test_any_keys_in_any_order(launch: Launch, seed: int) -> None:
         time.sleep(0.02)  # as fast as keys repeat
     assert terminal.process.poll() is None, terminal.describe()
     assert "Traceback" not in terminal.text()
-    for _ in range(6):
-        terminal.send("\x1b")
-        time.sleep(0.2)  # an Esc alone is a key only after a pause
-    terminal.send("\x03")
-    assert terminal.exit_code() in (0, 130)
+    codes: list[int] = []
+    for _ in range(4):  # an Esc alone is a key only after a pause; a busy machine may take some of them and what follows for one key
+        for _ in range(6):
+            terminal.send("\x1b")
+            time.sleep(0.2)
+        terminal.send("\x03")
+        with suppress(AssertionError):
+            codes.append(terminal.exit_code(PATIENCE_S / 4))
+            break
+    assert codes, terminal.describe()
+    assert codes[0] in (0, 130)
 
 
 def test_no_color_means_none(launch: Launch) -> None:

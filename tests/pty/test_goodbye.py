@@ -55,11 +55,13 @@ def test_after_a_recording_it_names_the_file(launch: Launch, tmp_path: Path, fla
 
 
 def test_after_a_demo_it_has_the_cause_its_cost_and_the_way_home(launch: Launch) -> None:
-    terminal = launch("demo", "memcpy-bottleneck", "--plain", "--no-ebpf", "--duration", "12", "--price", "3600EUR/h")
-    assert terminal.exit_code() == 0
-    text = terminal.text()
-    assert "[SIMULATED GPU]" in text
-    found = re.search(r"GPU time lost: ([\d.]+) of [\d.]+ GPU seconds \(\d+ %, ([\d.]+) EUR\)", text)
+    for duration_s in ("12", "40"):  # on a busy machine the stage fills later
+        terminal = launch("demo", "memcpy-bottleneck", "--plain", "--no-ebpf", "--duration", duration_s, "--price", "3600EUR/h")
+        assert terminal.exit_code() == 0
+        text = terminal.text()
+        assert "[SIMULATED GPU]" in text
+        if found := re.search(r"GPU time lost: ([\d.]+) of [\d.]+ GPU seconds \(\d+ %, ([\d.]+) EUR\)", text):
+            break
     assert found, text
     assert float(found[2]) == pytest.approx(float(found[1]), abs=0.06), "3600 an hour: one a second"
     assert re.search(rf"^next +{OWN_NODE} +the same on your own GPU server$", text, re.MULTILINE)

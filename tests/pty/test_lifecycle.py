@@ -144,7 +144,7 @@ def test_suspend_and_resume(shell: Terminal, stop: str) -> None:
         shell.wait_text("Stopped")
     # The shell says "Stopped" before it prepares the terminal for its prompt.
     shell.wait_for(lambda: shell.termios_now() == before, "the terminal as it was")
-    shell.screen.erase_in_display(2)
+    shell.blank()
     shell.send("fg\n")
     # What never changes must be painted again too: the keys, and the words of the header and the headings.
     shell.wait_for(lambda: {ALTERNATE_SCREEN, PASTE, FOCUS, *MOUSE} - {1002, 1016} <= shell.modes, "the modes again")
