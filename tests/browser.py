@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.require import BROWSERS
-
-_PATIENCE_S = 30.0
+from tests.wait import PATIENCE_S
 
 
 def program() -> str | None:
@@ -63,7 +62,7 @@ class Browser:
         began = time.monotonic()
         self.ask("Page.navigate", url=path.as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
-            assert time.monotonic() - began < _PATIENCE_S
+            assert time.monotonic() - began < PATIENCE_S
             self.events.append(self._read())
         self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
         return time.monotonic() - began

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from tests.bench.stage import stage
+from tests.wait import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-_PATIENCE_S = 60.0
 
 
 def paragraph(title: str) -> str:
@@ -89,7 +89,7 @@ class Tree:
         """Standard output of ``python ARGUMENTS`` with this package instead of the installed one."""
         environ = {**os.environ, "PYTHONPATH": str(self.folder), "TERM": "xterm-256color", "PYTHONDONTWRITEBYTECODE": "1", **variables}
         done = subprocess.run(
-            [sys.executable, *arguments], cwd=self.folder, env=environ, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+            [sys.executable, *arguments], cwd=self.folder, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

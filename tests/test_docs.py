@@ -174,7 +174,7 @@ def ssh_settings(text: str) -> None:
     """Settings that ssh itself reads without a word, as far as it is here; tests/fleet/test_reach.py connects by them."""
     if shutil.which("ssh"):
         command = ["ssh", "-G", "-T", "-F", "/dev/stdin", "node01"]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert (done.returncode, done.stderr, "proxyjump" in done.stdout) == (0, "", True)
 
 

@@ -29,6 +29,7 @@ from gputop.diagnosis.causes import judges
 from gputop.system import config
 from gputop.tui import bindings
 from tests.require import require
+from tests.wait import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -45,7 +46,6 @@ ELSEWHERE = ("--host", "--job", "--sudo")
 """Flags that need another machine or may ask for a password."""
 SERVES = ("exporter", "watch")
 """Commands that go on until they are told to end."""
-_PATIENCE_S = 60.0
 
 
 def _blocks(language: str) -> Iterator[str]:
@@ -101,7 +101,7 @@ def test_a_command_that_goes_on_ends_when_it_is_told(command: str, folder: Path)
         assert started.stdout is not None
         assert "gputop" in started.stdout.readline()
         started.terminate()
-        rest, _ = started.communicate(timeout=_PATIENCE_S)
+        rest, _ = started.communicate(timeout=PATIENCE_S)
         assert "Traceback" not in rest
         assert started.returncode in (0, 128 + signal.SIGTERM, -signal.SIGTERM)
     finally:
@@ -116,7 +116,7 @@ def test_command_runs_as_printed(command: str, folder: Path) -> None:
     for i, word in enumerate(words):
         if word == "-o" and words[1] == "record":
             (folder / words[i + 1]).unlink(missing_ok=True)
-    done = subprocess.run(words, cwd=folder, env=_environment(), capture_output=True, text=True, timeout=_PATIENCE_S, check=False)
+    done = subprocess.run(words, cwd=folder, env=_environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     allowed = {0, 3} if "--fail-on" in words else {0, 1} if words[1] in ("doctor", "mark", "stacks", "prove") else {0}
     assert done.returncode in allowed, done.stderr
     assert "Traceback" not in done.stderr
@@ -131,7 +131,7 @@ def test_screen_opens_and_q_leaves_it(command: str, folder: Path) -> None:
     if pid == 0:
         os.chdir(folder)
         os.execvpe("gputop", shlex.split(command), _environment())
-    seen, deadline, pressed_s = b"", time.monotonic() + _PATIENCE_S, 0.0
+    seen, deadline, pressed_s = b"", time.monotonic() + PATIENCE_S, 0.0
     try:
         while time.monotonic() < deadline:
             if select.select([terminal], [], [], 0.1)[0]:

@@ -13,35 +13,28 @@ from gputop.demo.stage import staged
 from gputop.recording.reader import Recording
 from tests.alerts.test_sinks import Raw, dead  # noqa: F401 - a fixture
 from tests.pty.conftest import clean
-from tests.wait import PATIENCE_S, until
+from tests.wait import PATIENCE_S, at_this_load, until
 
 GPUTOP = [sys.executable, "-m", "gputop"]
 LATE_NS = 100_900_000  # ns between two ticks, 99 % of them, as `make bench` holds it
 ROOT = Path(__file__).parents[2]
 
 
-def test_live_tells_through_its_own_screen(tmp_path: Path) -> None:
-    """The bell, a notification, and a command; afterwards the terminal is as it was."""
-    with staged("cpu-contention", 90) as environ:
+def test_live_tells_through_its_own_screen(tmp_path: Path, dead: int) -> None:  # noqa: F811
+    """A webhook that cannot be reached is told there, and keeps neither the bell nor a notification nor a command; afterwards the terminal
+    is as it was."""
+    with staged("cpu-contention", 2 * PATIENCE_S) as environ:
         env = clean(environ, tmp_path) | {"PYTHONPATH": str(ROOT)}
-        sinks = ["--alert", "bell", "--alert", "desktop", "--alert", f"exec:sh -c 'cat >> {tmp_path}/told'"]
+        names = f"http://127.0.0.1:{dead}/secret", "bell", "desktop", f"exec:sh -c 'cat >> {tmp_path}/told'"
+        sinks = [word for name in names for word in ("--alert", name)]
         with Raw([*GPUTOP, "--no-ebpf", *sinks], env=env, columns=120, lines=40, cwd=tmp_path) as terminal:
             until((tmp_path / "told").exists)
             terminal.wait_for(lambda: b"\x1b]9;\xe2\x96\xb2" in terminal.got and b"\a" in terminal.got, "bell and notification")
-            terminal.send("q")
-            assert terminal.exit_code() == 0
-            assert terminal.termios_now() == terminal.termios_before
-
-
-def test_a_webhook_that_cannot_be_reached_is_told_on_the_screen_and_afterwards(tmp_path: Path, dead: int) -> None:  # noqa: F811
-    with staged("cpu-contention", 90) as environ:
-        env = clean(environ, tmp_path) | {"PYTHONPATH": str(ROOT)}
-        command = [*GPUTOP, "--no-ebpf", "--alert", f"http://127.0.0.1:{dead}/secret"]
-        with Raw(command, env=env, columns=120, lines=40, cwd=tmp_path) as terminal:
-            terminal.wait_for(lambda: b"alert not sent to http://127.0.0.1" in terminal.got, "the note", 60)
+            terminal.wait_for(lambda: b"alert not sent to http://127.0.0.1" in terminal.got, "the note")
             terminal.send("q")
             assert terminal.exit_code() == 0
             assert b"secret" not in terminal.got
+            assert terminal.termios_now() == terminal.termios_before
 
 
 @pytest.mark.soak
@@ -56,8 +49,8 @@ def test_recording_goes_on_at_its_beat_beside_a_dead_webhook(tmp_path: Path, dea
     with Recording(str(path)) as recording:
         frames = list(recording.frames())
     gaps = sorted(later.t_ns - earlier.t_ns for earlier, later in pairwise(frames))
-    assert len(frames) >= 110
-    assert gaps[len(gaps) * 9 // 10] < 2 * LATE_NS, "a busy machine may delay a tick; a webhook of 2 s would delay 20"
+    assert len(frames) >= 80
+    assert gaps[len(gaps) * 9 // 10] < at_this_load(2 * LATE_NS), "a busy machine may delay a tick; a webhook of 2 s would delay 20"
     assert frames[-1].t_ns - frames[0].t_ns > 11e9
 
 

@@ -124,7 +124,7 @@ def test_a_dead_webhook_delays_neither_the_stream_nor_the_other_sinks(dead: int,
         began = time.monotonic()
         alerts.look(following)
         longest = max(longest, time.monotonic() - began)
-    assert longest < 0.05, "starting two threads takes no longer"
+    assert longest < WHOLE_S / 2, "nobody waits for its answer"
     until((tmp_path / "told").exists)
     for number in range(100, MOST_WAITING + 110):
         put(alerts.senders[0], number=number)
@@ -132,7 +132,7 @@ def test_a_dead_webhook_delays_neither_the_stream_nor_the_other_sinks(dead: int,
     began = time.monotonic()
     alerts.close()
     assert time.monotonic() - began < 10 * LEAVE_S
-    assert "came too fast" in told[-1]
+    assert any("came too fast" in line for line in told)
     assert not any("secret" in line for line in told)
 
 
@@ -242,7 +242,8 @@ def test_an_end_that_comes_during_a_try_that_works_is_sent_after_it() -> None:
     assert [one.event for one in sink.taken] == [BEGIN, END]
 
 
-def test_at_the_end_what_waits_is_tried_once_more_and_what_was_not_sent_is_told() -> None:
+def test_at_the_end_what_waits_is_tried_once_more_and_what_was_not_sent_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender_module, "PAUSES_S", (PATIENCE_S,))  # none is tried again meanwhile
     told: list[str] = []
     alerts = Alerts([Made(OSError("x")), Made(OSError("x"), OSError("y")), Made(Busy("z", 300.0))], "low", told.append)  # type: ignore[list-item]
     works, fails, waits = alerts.senders
@@ -267,15 +268,14 @@ def test_a_server_that_is_busy_gets_it_later(server: Server, answers: list[int],
 
 
 def test_a_server_that_is_not_there_yet_gets_it_later() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     told: list[str] = []
-    sender = Sender(sink_of(f"http://127.0.0.1:{port}/"), told.append)
-    put(sender)
-    until(lambda: sender._tries == 1)
-    with Server(("127.0.0.1", port), Received) as one:
+    with Server(("127.0.0.1", 0), Received, bind_and_activate=False) as one:
         one.taken, one.answers = [], []
+        one.server_bind()  # nobody else gets its port, and who connects is refused
+        sender = Sender(sink_of(f"http://127.0.0.1:{one.server_port}/"), told.append)
+        put(sender)
+        until(lambda: told)
+        one.server_activate()
         threading.Thread(target=one.serve_forever, daemon=True).start()
         until(lambda: sender.sent == 1)
         one.shutdown()
@@ -343,9 +343,11 @@ def test_names_that_are_not_found_in_time_hold_nobody_and_are_sought_once(monkey
     for said in ("longer than", "not come to its end"):
         with pytest.raises(OSError, match=said):
             sink.send(alert())
+    until(lambda: asked)
     assert len(asked) == 1
     found.set()
     until(lambda: not sink._left.is_alive())  # type: ignore[attr-defined]
+    monkeypatch.setattr(webhook, "WHOLE_S", PATIENCE_S)
     with pytest.raises(OSError, match="Temporary failure"):
         sink.send(alert())
 
@@ -402,9 +404,12 @@ def test_a_command_gets_the_document_and_the_variables(tmp_path: Path) -> None:
 
 
 def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "LIMIT_S", 0.5)
-    with pytest.raises(OSError, match="killed"):
-        sink_of(f"exec:sh -c 'sleep 600 & echo $! > {tmp_path}/pid; wait'").send(alert())
+    for limit_s in (0.5, 5.0, 30.0):  # on a busy machine a shell takes a while to start something
+        monkeypatch.setattr(command, "LIMIT_S", limit_s)
+        with pytest.raises(OSError, match="killed"):
+            sink_of(f"exec:sh -c 'sleep 600 & echo $! > {tmp_path}/pid; wait'").send(alert())
+        if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text():
+            break
     pid = int((tmp_path / "pid").read_text())
     until(lambda: not Path(f"/proc/{pid}").exists() or ") Z " in Path(f"/proc/{pid}/stat").read_text())
 
@@ -417,8 +422,8 @@ def test_a_command_that_fails_says_why(text: str, told: str) -> None:
 
 def test_a_command_need_not_read_and_may_leave_something_running() -> None:
     began = time.monotonic()
-    sink_of("exec:sh -c 'sleep 5 & exit 0'").send(alert())
-    assert time.monotonic() - began < 4
+    sink_of("exec:sh -c 'sleep 30 & exit 0'").send(alert())
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize(
@@ -461,7 +466,6 @@ def shown(sink: str, environ: dict[str, str], *events: str) -> bytes:
     script = f"exec {sys.executable} -c '{SEND}' {sink} {' '.join(events)} > /dev/null"
     with Raw(["sh", "-c", script], env=plain | environ, cwd=Path(__file__).parents[2]) as terminal:
         assert terminal.exit_code() == 0, terminal.got
-        time.sleep(0.05)
         return terminal.got
 
 

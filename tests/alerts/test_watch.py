@@ -21,6 +21,7 @@ from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS, Frame, Header, ProcInfo
 from gputop.system.errors import UserError
 from tests.alerts.made import incident
+from tests.recording.test_record import takes
 from tests.unit.diagnosis.scene import Scene, training
 from tests.unit.diagnosis.test_engine import contended
 from tests.wait import PATIENCE_S, until
@@ -98,8 +99,9 @@ class Made:
 
     trouble, why, silent_s, due_s = "", "", 0.0, float("inf")
 
-    def __init__(self, scene: Scene, seconds: float, begin: Callable[[], None] = lambda: None) -> None:
-        self._scene, self._left, self._begin = scene, round(10 * seconds), begin
+    def __init__(self, scene: Scene, seconds: float, begin: Callable[[], None] = lambda: None, over: Path | None = None) -> None:
+        """``over``: a file that is made when all is read."""
+        self._scene, self._left, self._begin, self._over = scene, round(10 * seconds), begin, over
         self._told = False
 
     @property
@@ -113,6 +115,8 @@ class Made:
             frame.key = True
             return [self._scene.board.header, frame]
         if not self._left:
+            if self._over is not None:
+                self._over.touch()
             time.sleep(wait_s)
             return []
         self._begin()
@@ -145,6 +149,11 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     return start
 
 
+def until_there(path: Path) -> str:
+    """What a shell does until there is such a file."""
+    return f"until [ -e {path} ]; do sleep 0.05; done"
+
+
 def test_it_ends_with_3_at_once_when_a_job_has_starved(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(Made(contended(), 20), "--fail-on", "medium", "--for", "5s") == 3
     told = capsys.readouterr().out.splitlines()
@@ -167,7 +176,9 @@ def test_a_command_runs_to_its_end_and_then_it_is_3(run: Callable[..., int], tmp
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
         scene.procs[100].ppid = int(children[-1])
 
-    code = run(Made(scene, 20, adopt), "--fail-on", "medium", "--for", "5s", "--", "sh", "-c", f"sleep 2; echo done; touch {tmp_path}/done")
+    over = tmp_path / "over"
+    script = f"{until_there(over)}; echo done; touch {tmp_path}/done"
+    code = run(Made(scene, 20, adopt, over), "--fail-on", "medium", "--for", "5s", "--", "sh", "-c", script)
     told = capfd.readouterr()
     assert code == 3
     assert told.out == "done\n"
@@ -203,18 +214,20 @@ def test_a_bug_of_the_diagnosis_ends_the_watch_with_a_line(
     assert told.err.count("nothing is watched any more") == 1
 
 
-def test_others_are_no_concern_of_a_command(run: Callable[..., int], capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(Made(contended(), 20), "--fail-on", "low", "--for", "2s", "--", "sh", "-c", "sleep 2; exit 7") == 7
+def test_others_are_no_concern_of_a_command(run: Callable[..., int], tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script = f"{until_there(tmp_path / 'over')}; exit 7"
+    assert run(Made(contended(), 20, over=tmp_path / "over"), "--fail-on", "low", "--for", "2s", "--", "sh", "-c", script) == 7
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_commands_own_failure_comes_before_3(run: Callable[..., int]) -> None:
+def test_a_commands_own_failure_comes_before_3(run: Callable[..., int], tmp_path: Path) -> None:
     scene = contended()
 
     def adopt() -> None:
         scene.procs[100].ppid = int(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()[-1])
 
-    assert run(Made(scene, 20, adopt), "--fail-on", "medium", "--for", "5s", "--", "sh", "-c", "sleep 2; exit 7") == 7
+    script = f"{until_there(tmp_path / 'over')}; exit 7"
+    assert run(Made(scene, 20, adopt, tmp_path / "over"), "--fail-on", "medium", "--for", "5s", "--", "sh", "-c", script) == 7
 
 
 @pytest.mark.parametrize(
@@ -272,6 +285,6 @@ def test_a_signal_ends_it_without_a_command(tmp_path: Path) -> None:
     with (tmp_path / "err").open("w") as errors:
         child = subprocess.Popen([*GPUTOP], stdout=subprocess.DEVNULL, stderr=errors)
     until(lambda: len(Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()) == 1)
-    time.sleep(1.5)
+    until(lambda: takes(child.pid, signal.SIGTERM))
     child.terminate()
     assert child.wait(PATIENCE_S) in (0, 128 + signal.SIGTERM)

@@ -12,8 +12,8 @@ from gputop.demo.scenarios import SCENARIOS
 from gputop.demo.stage import staged
 from gputop.stream.child import ChildStream, collector_argv
 from gputop.stream.session import Session
+from tests.wait import PATIENCE_S
 
-_PATIENCE_S = 60.0
 SOON = ("cpu-contention", "queue-full-healthy")  # the others are `make soak`
 
 
@@ -23,10 +23,10 @@ def test_scenario_leads_to_its_verdict(name: str, monkeypatch: pytest.MonkeyPatc
     if scenario.quota and os.geteuid() != 0:
         pytest.skip("a CPU quota needs root")
     seen = []
-    with staged(name, _PATIENCE_S) as environment:
+    with staged(name, PATIENCE_S) as environment:
         for variable, value in environment.items():
             monkeypatch.setenv(variable, value)
-        stream, session, deadline = ChildStream(collector_argv(["--no-ebpf"])), Session(), time.monotonic() + _PATIENCE_S
+        stream, session, deadline = ChildStream(collector_argv(["--no-ebpf"])), Session(), time.monotonic() + PATIENCE_S
         try:
             while time.monotonic() < deadline and (scenario.symptom, scenario.cause) not in seen:
                 for item in stream.read(0.2) or []:

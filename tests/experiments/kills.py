@@ -28,12 +28,13 @@ from gputop.prove.journal import leftovers, undo_leftovers
 from gputop.prove.processes import read_process
 from tests.experiments import place
 from tests.experiments.processes import BUILD, ORPHANS, ROOT, THREADS, group_members, running, settings
+from tests.wait import at_this_load
 from tests.workloads import cgroup
 
 ROUNDS = 60
 LANES = 5  # rounds at a time: each takes a quarter of a CPU (measured)
 LATEST_S = 1.5  # s after the start of gputop at which the kill comes at the latest
-PATIENCE_S = 8.0  # s after which what is still changed counts as left behind
+PATIENCE_S = 30.0  # s after which what is still changed counts as left behind
 LONGEST_STOP_S = 2.0  # s that nobody may stay stopped for
 KILLED = ("gputop", "guardian", "both")
 
@@ -122,7 +123,15 @@ def _guardian_of(pid: int) -> int | None:
     return None
 
 
-def _kill(who: str, gputop: int) -> None:
+def _has_ended(pid: int) -> bool:
+    try:
+        return read_process(pid).ended
+    except ProcessLookupError:
+        return True
+
+
+def _kill(who: str, gputop: int) -> int | None:
+    """Kill one of them or both; the guardian's pid, None if it has not been started yet."""
     guardian = _guardian_of(gputop)
     while who == "guardian" and guardian is None:  # it has not been started yet
         guardian = _guardian_of(gputop)
@@ -132,6 +141,7 @@ def _kill(who: str, gputop: int) -> None:
         os.kill(gputop, signal.SIGKILL)
     if who != "gputop" and guardian is not None:
         os.kill(guardian, signal.SIGKILL)
+    return guardian
 
 
 def _until(check: Callable[[], bool]) -> float | None:
@@ -159,11 +169,12 @@ def one_round(kind: str, who: str, after_s: float, state: Path) -> tuple[str, bo
         try:
             with _gputop(one.plan, state) as gputop:
                 time.sleep(after_s)
-                _kill(who, gputop.pid)
+                guardian = _kill(who, gputop.pid)
                 gputop.wait(PATIENCE_S)
             left = False
             if who == "both":
                 time.sleep(0.1)
+                _until(lambda: guardian is None or _has_ended(guardian))
                 left = bool(leftovers())
                 told = undo_leftovers() if left else []
                 if any(not line.endswith(": put back") for line in told):
@@ -174,7 +185,7 @@ def one_round(kind: str, who: str, after_s: float, state: Path) -> tuple[str, bo
             return "gputop did not end", False, 0.0, watch.end()
         if took_s is None:
             return f"left changed: {one.differences()}", left, 0.0, stopped_s
-        return ("stopped too long" if stopped_s > LONGEST_STOP_S else ""), left, took_s, stopped_s
+        return ("stopped too long" if stopped_s > at_this_load(LONGEST_STOP_S) else ""), left, took_s, stopped_s
 
 
 KINDS = ("policy", "state", "nice", "cpu-mask", "state", "io-priority", "autogroup", FILE, "policy", "state")

@@ -25,11 +25,11 @@ from gputop.tui.prove_box import ProveScreen
 from tests.tui import scene
 from tests.tui.conftest import MakeApp, make_app
 from tests.tui.test_dashboard import part
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 
 __all__ = ["make_app"]
 MAY_RAISE = pytest.mark.skipif(not may_raise(os.getpid(), 0), reason="only root can put a priority back")
-WAITS = 500  # looks of 0.02 s at a screen: ten seconds
+WAITS = round(PATIENCE_S / 0.02)  # looks of 0.02 s at a screen
 
 
 @pytest.fixture

@@ -341,7 +341,7 @@ def test_a_pulse_stops_and_the_fuse_lets_go_on_whoever_dies() -> None:
             os.kill(watching, signal.SIGSTOP)  # it can do nothing any more
             gputop.kill()
             os.kill(watching, signal.SIGKILL)
-            until(lambda: read_process(hog.pid).state != "T", 20.0)  # two where nobody else runs
+            until(lambda: read_process(hog.pid).state != "T")
         until(lambda: bool(undo_leftovers()))
         assert leftovers() == []
 

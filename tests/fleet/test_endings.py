@@ -15,11 +15,10 @@ from gputop.recording.reader import Recording
 from gputop.system import ending
 from gputop.system.ending import AGAIN_S, Ending
 from tests.fleet.fakes import FakeSsh, ssh  # noqa: F401 - a fixture
-from tests.wait import until
+from tests.wait import PATIENCE_S, until
 from tests.workloads.environment import ROOT
 
 GPUTOP = [sys.executable, "-m", "gputop"]
-ENDED_S = 30.0  # ten times what it takes on a quiet machine
 FLOOD = f"cd {ROOT}; exec {sys.executable} -m tests.fleet.flood \"$@\""
 
 
@@ -47,7 +46,7 @@ def test_a_flood_ends_with_the_duration(floods: FakeSsh, command: str) -> None:
     child = started(command, "--host", "node1", "--duration", "1s", *words, errors=floods.folder / "err")
     try:
         # A stream that floods is ended with its reason, and then a recording is incomplete.
-        assert child.wait(ENDED_S) in ((0,) if command == "watch" else (0, 1))
+        assert child.wait(PATIENCE_S) in ((0,) if command == "watch" else (0, 1))
     finally:
         child.kill()
     if command == "record":
@@ -66,9 +65,9 @@ def test_a_flood_ends_with_a_signal(floods: FakeSsh, arguments: list[str], numbe
     words = [*arguments[:-1], str(path)] if "-o" in arguments else arguments
     child = started(*words, errors=errors)
     try:
-        until(lambda: path.exists() if "-o" in words else children_of(child.pid), ENDED_S)
+        until(lambda: path.exists() if "-o" in words else children_of(child.pid))
         child.send_signal(number)
-        child.wait(ENDED_S)
+        child.wait(PATIENCE_S)
     finally:
         child.kill()
     assert "Traceback" not in errors.read_text()
@@ -94,7 +93,7 @@ def test_a_second_signal_ends_at_once() -> None:
         until(lambda: time.monotonic() > asked_s + 2 * AGAIN_S)
         assert child.poll() is None
         child.send_signal(signal.SIGINT)
-        assert child.wait(ENDED_S) == -signal.SIGINT
+        assert child.wait(PATIENCE_S) == -signal.SIGINT
     finally:
         child.kill()
 

@@ -24,7 +24,7 @@ from gputop.stream.reach import Target
 from gputop.system.errors import UserError
 from tests.fleet.fakes import SPEAK, FakeSsh, Open, link, ssh, wait_for
 from tests.stacks import ras
-from tests.wait import until
+from tests.wait import PATIENCE_S, at_this_load, until
 
 assert link  # a fixture
 assert ssh
@@ -117,6 +117,7 @@ def test_one_that_hangs_is_asked_anew(ssh: FakeSsh, link: Open, monkeypatch: pyt
     ssh.says("hangs", "exec sleep 60")
     links = link("hangs")
     assert "no answer within" in wait_for(links, "hangs", lambda node: node.state == DOWN).reason
+    monkeypatch.setattr(link_module, "ANSWER_S", PATIENCE_S)
     ssh.says("hangs")
     wait_for(links, "hangs", lambda node: node.state == UP)
 
@@ -134,7 +135,7 @@ def test_clocks_that_differ_are_told(ssh: FakeSsh, link: Open) -> None:
     ssh.summary(Summary(unix_ns=time.time_ns() - 2_500_000_000))
     ssh.says("late", 'cat "$D/header" "$D/summary"; sleep 60')
     node = wait_for(link("late"), "late", lambda node: node.state == UP)
-    assert node.skew_s == pytest.approx(2.5, abs=0.5 + 1.0)
+    assert node.skew_s == pytest.approx(2.5, abs=at_this_load(1.5))
     assert any(note.startswith("clock ") and note.endswith("s behind") for note in node.notes)
 
 
@@ -172,7 +173,7 @@ def test_a_node_answers() -> None:
     try:
         links.ask("here", "summary")
         assert answers(links, 1)[0].error, "it is not up yet"
-        wait_for(links, "here", lambda node: node.state == UP and node.summary.node.cpu is not None, 30.0)
+        wait_for(links, "here", lambda node: node.state == UP and node.summary.node.cpu is not None)
         taps: list[Header | Frame] = []
         links.tap("here", taps.append)
         links.ask("here", "frames")
@@ -207,7 +208,7 @@ def test_a_node_answers() -> None:
 def test_a_node_saves_its_last_minutes(tmp_path: Path) -> None:
     links = Links([Target("here", "local")], flags=["--no-ebpf"])
     try:
-        wait_for(links, "here", lambda node: node.state == UP and node.summary.node.cpu is not None, 30.0)
+        wait_for(links, "here", lambda node: node.state == UP and node.summary.node.cpu is not None)
         links.ask("here", "save")
         pieces = answers(links, 1)
         assert [one.error for one in pieces] == [""] * len(pieces)
@@ -249,4 +250,4 @@ def test_a_node_that_sends_thousands_of_summaries_and_answers_keeps_nobody_busy(
     node = wait_for(links, "floods", lambda node: node.state == DOWN)
     assert node.reason == "it answers with more than 64 MiB"
     assert links.poll()["good"].state == UP
-    assert links.poll()["good"].age_s <= 1.5
+    assert links.poll()["good"].age_s <= at_this_load(1.5)

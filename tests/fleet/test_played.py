@@ -19,6 +19,7 @@ from tests.corpus import runs
 from tests.corpus.accuracy import DATA
 from tests.fleet.fakes import FakeSsh, ssh
 from tests.fleet.splitting import by_rank
+from tests.wait import PATIENCE_S, at_this_load
 
 assert ssh  # a fixture
 WITHIN_S = 5.0  # s from the onset until the rank is told, and the nodes' starts are so far apart at most
@@ -50,19 +51,21 @@ def test_the_rank_its_host_and_its_cause_are_told_within_seconds(nodes: tuple[fl
     command = [sys.executable, "-m", "gputop", "--host", ",".join(hosts), "--json"]
     told: list[dict[str, Any]] = []
     late: list[tuple[float, str, str]] = []  # when, which host, which cause
-    began_s = time.monotonic()
+    begun_s = 0.0  # when the nodes began to play, which is some time after this: the viewer knows their ranks
+    give_up_s = time.monotonic() + PATIENCE_S
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=dict(os.environ)) as viewer:
         assert viewer.stdout is not None
         for line in viewer.stdout:
             told.append(json.loads(line))
+            begun_s = begun_s or (time.monotonic() if told[-1]["jobs"] else 0.0)
             for job in told[-1]["jobs"]:
                 if job["verdict"]["symptom"] == "straggler":
-                    late += [(time.monotonic() - began_s, one["host"], job["verdict"]["cause"]) for one in job["late"]]
-            if len(late) >= 2 or time.monotonic() - began_s > 30:
+                    late += [(time.monotonic() - begun_s, one["host"], job["verdict"]["cause"]) for one in job["late"]]
+            if len(late) >= 2 or time.monotonic() > give_up_s:
                 break
         viewer.send_signal(signal.SIGINT)
         viewer.stdout.read()
     assert {len(job["ranks"]) for one in told for job in one["jobs"] if job["size"] == 3 and job["late"]} == {3}
     assert {host for _, host, _ in late} == {"host2"}
     assert {cause for _, _, cause in late} == {"main-thread-preprocessing"}
-    assert late[0][0] - onset_s < 2 * WITHIN_S
+    assert late[0][0] - onset_s < at_this_load(2 * WITHIN_S)

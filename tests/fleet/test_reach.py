@@ -18,7 +18,7 @@ from gputop.recording.format import pack_header
 from gputop.stream.reach import Target
 from tests.fleet.sshd import machines, took
 from tests.require import require
-from tests.wait import PATIENCE_S, until
+from tests.wait import PATIENCE_S, at_this_load, until
 
 NODES_PAGE = Path(__file__).parent.parent.parent / "docs" / "nodes.md"
 DOCUMENTED = NODES_PAGE.read_text(encoding="utf-8").partition("```ssh\n")[2].partition("```")[0]
@@ -43,20 +43,20 @@ def test_a_node_vanishes_and_returns_and_one_on_a_slow_link_goes_on(tmp_path: Pa
             lab.slow_down("node2", "64kbit")
             gaps.clear()
             lab.link("node1", "down")
-            told_s = took(lambda: look()["node1"] in (SILENT, DOWN), 12.0)
+            told_s = took(lambda: look()["node1"] in (SILENT, DOWN), PATIENCE_S)
             until(lambda: look()["node1"] == DOWN)
             assert "not responding" in links.poll()["node1"].reason
             assert links.poll()["node1"].summary is not None
             lab.link("node1", "up")
-            back_s = took(lambda: look()["node1"] == UP, 20.0)
+            back_s = took(lambda: look()["node1"] == UP, PATIENCE_S)
             dead = links.poll()["dead"]
             assert (dead.state, dead.summary) == (DOWN, None)
             assert "No route to host" in dead.reason or "timed out" in dead.reason
         finally:
             links.close()
-    assert told_s <= 8.0
-    assert back_s <= 10.0
-    assert max(gaps) <= 2.0 + 1.0, "a summary a second, and this machine is busy"
+    assert told_s <= at_this_load(8.0)
+    assert back_s <= at_this_load(10.0)
+    assert max(gaps) <= at_this_load(3.0), "a summary a second, and this machine is busy"
 
 
 def _speaks(folder: Path) -> str:
@@ -80,7 +80,7 @@ def test_sixty_four_hosts_behind_one_sshd_at_its_default_limits(tmp_path: Path) 
             return all(one.state == UP for one in states)
 
         try:
-            assert took(all_up, 40.0) <= 20.0
+            assert took(all_up, PATIENCE_S) <= at_this_load(20.0)
         finally:
             links.close()
     assert not wrong
@@ -100,8 +100,8 @@ def test_sixty_four_hosts_behind_a_login_node(tmp_path: Path, is_shared: bool) -
         client.write_text("\n".join([jump, shared if is_shared else "", closed, client.read_text()]))
         links = Links([Target(host) for host in (*hosts, "node-closed")])
         try:
-            until(lambda: all(one.state == UP for one in links.poll().values() if one.host in hosts), 110.0)
-            until(lambda: links.poll()["node-closed"].state == DOWN, 60.0)
+            until(lambda: all(one.state == UP for one in links.poll().values() if one.host in hosts), 1.5 * PATIENCE_S)
+            until(lambda: links.poll()["node-closed"].state == DOWN)
             assert links.poll()["node-closed"].reason.startswith("the jump host does not reach it: ")
         finally:
             links.close()

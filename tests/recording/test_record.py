@@ -234,7 +234,7 @@ while True:
 def test_signals_end_it_with_a_whole_file(tmp_path: Path, number: signal.Signals) -> None:
     path = tmp_path / "a.gputop"
     process = record("-o", str(path))
-    wait_until(lambda: path.exists() and path.stat().st_size > 2000)
+    wait_until(lambda: path.exists() and so_far(path, lambda found: len(list(found.frames())) >= 3))
     process.send_signal(number)
     _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
@@ -323,7 +323,7 @@ def test_for_a_time(tmp_path: Path) -> None:
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     frames = frames_of(path)
-    assert 1.2 <= (frames[-1].t_ns - frames[0].t_ns) / SECOND <= 3
+    assert 0.8 <= (frames[-1].t_ns - frames[0].t_ns) / SECOND <= 1.6, "a beat may come late, and none after the time"
 
 
 def test_no_frame_of_a_stream_that_is_ahead_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,9 +55,10 @@ def test_in_each_python_each_call_belongs_to_its_line(start: Start, library: str
         assert lines.keys() == {(THREE_MS, "cuStreamSynchronize"), (ONE_MS, "cuStreamSynchronize"), (SHORT, "cuEventSynchronize")}, python
         three, one, short = lines[THREE_MS, "cuStreamSynchronize"], lines[ONE_MS, "cuStreamSynchronize"], lines[SHORT, "cuEventSynchronize"]
         assert (three.place, three.function, one.function) == (f"stalled.py:{THREE_MS}", "syncing", "item"), python
-        assert three.calls > 20, python
-        assert abs(three.calls - one.calls) <= 3, python  # lines are read one after the other, while calls go on
-        assert abs(short.calls - 100 * three.calls) <= 200, python
+        assert three.calls > 10, python
+        meanwhile = max(3.0, 0.1 * three.calls)  # lines are read one after the other, while calls go on
+        assert abs(three.calls - one.calls) <= meanwhile, python
+        assert abs(short.calls - 100 * three.calls) <= 100 * meanwhile, python
         assert three.total_ns >= 3_000_000 * three.calls, python
         assert one.total_ns >= 1_000_000 * one.calls, python
         assert three.p99_ns is not None

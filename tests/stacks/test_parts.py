@@ -26,6 +26,7 @@ from gputop.stream.stalled import AutoStacks
 from gputop.system.errors import UserError
 from tests.probes.swapping import NOBODY
 from tests.stranger import GROUP, nobodys_process
+from tests.wait import PATIENCE_S
 
 SECOND = 1_000_000_000
 
@@ -201,7 +202,7 @@ def test_source_is_shown_only_where_the_owner_may_read_it_too(tmp_path: Path) ->
     (tmp_path / "fifo").parent.mkdir(exist_ok=True)
     os.mkfifo(tmp_path / "fifo")
     lines = {name: Line("f", str(tmp_path / name), 2) for name in ("data.py", "fifo", "none.py")} | {"device": Line("f", "/dev/zero", 1)}
-    texts = read_lines({(here, line) for line in lines.values()}, timeout_s=5)
+    texts = read_lines({(here, line) for line in lines.values()}, timeout_s=PATIENCE_S)
     assert {name: texts[here, line] for name, line in lines.items()} == {"data.py": "two()", "fifo": "", "none.py": "", "device": ""}
 
 
@@ -209,7 +210,7 @@ def test_a_file_changed_since_says_so(tmp_path: Path) -> None:
     source = tmp_path / "data.py"
     source.write_text("x = 1\n")
     os.utime(source, (time.time() + 60,) * 2)
-    (text,) = read_lines({(os.getpid(), Line("f", str(source), 1))}, timeout_s=5).values()
+    (text,) = read_lines({(os.getpid(), Line("f", str(source), 1))}, timeout_s=PATIENCE_S).values()
     assert text == "x = 1  [file changed since the process started]"
 
 
@@ -220,7 +221,7 @@ def test_source_is_read_as_far_as_a_budget_goes(tmp_path: Path, monkeypatch: pyt
     for line in lines:
         Path(line.file).write_text("x = 1\ny = 2\n" + "#" * 300)
         os.utime(line.file, (0, 0))
-    texts = read_lines([(os.getpid(), line) for line in lines], timeout_s=5)
+    texts = read_lines([(os.getpid(), line) for line in lines], timeout_s=PATIENCE_S)
     assert [texts[os.getpid(), line] for line in lines] == ["y = 2"] * 3 + [""] * 7
 
 
@@ -232,7 +233,7 @@ def test_what_py_spy_may_take_and_say_is_bounded(tmp_path: Path, monkeypatch: py
     program.chmod(0o700)
     monkeypatch.setattr(pyspy, "binary", lambda: str(program))
     with pytest.raises(Unreadable) as refused:
-        pyspy.run(os.getpid(), [], time.monotonic() + 30)
+        pyspy.run(os.getpid(), [], time.monotonic() + PATIENCE_S)
     assert refused.value.kind == "torn"  # it came to its own end
 
 
@@ -249,9 +250,9 @@ def test_a_file_of_root_is_not_shown_for_a_process_of_another(tmp_path: Path) ->
     (base / "ns/mnt").symlink_to("mnt:[1]")
     (base / "stat").write_text("7 (x) " + " ".join(["0"] * 50))
     line = Line("f", str(secret), 1)
-    assert read_lines({(7, line)}, str(tmp_path), 5) == {(7, line): ""}
+    assert read_lines({(7, line)}, str(tmp_path), PATIENCE_S) == {(7, line): ""}
     os.chown(base, 0, 0)
-    assert read_lines({(7, line)}, str(tmp_path), 5)[7, line].startswith("password")
+    assert read_lines({(7, line)}, str(tmp_path), PATIENCE_S)[7, line].startswith("password")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run a process of another")
@@ -266,15 +267,15 @@ def test_of_another_users_process_root_reads_what_that_user_may_reach() -> None:
         wanted = [(os.getpid(), line), (stranger, line), (os.getpid(), line)]
         folder.chmod(0o755)
         within.chmod(0o700)
-        assert read_lines(wanted, timeout_s=5) == {wanted[0]: "password", wanted[1]: ""}
+        assert read_lines(wanted, timeout_s=PATIENCE_S) == {wanted[0]: "password", wanted[1]: ""}
         within.chmod(0o710)
         os.chown(within, 0, GROUP)
-        assert read_lines(wanted[1:2], timeout_s=5)[wanted[1]] == "password", "by a group that it is in"
+        assert read_lines(wanted[1:2], timeout_s=PATIENCE_S)[wanted[1]] == "password", "by a group that it is in"
         os.chown(within, 0, 0)
-        assert read_lines(wanted[1:2], timeout_s=5)[wanted[1]] == "", "root's own groups count no more"
+        assert read_lines(wanted[1:2], timeout_s=PATIENCE_S)[wanted[1]] == "", "root's own groups count no more"
         within.chmod(0o700)
         os.chown(within, NOBODY, 0)
-        assert read_lines(wanted[1:2], timeout_s=5)[wanted[1]] == "password"
+        assert read_lines(wanted[1:2], timeout_s=PATIENCE_S)[wanted[1]] == "password"
         assert (within / "run.py").read_text()
 
 

@@ -61,7 +61,7 @@ def app(*items: Header | Frame, view: View | None = None, **look: bool) -> Gputo
 
 async def shown(program: GputopApp, pilot: object, words: str) -> StacksScreen:
     """Wait until the stacks screen shows ``words``."""
-    for _ in range(500):
+    for _ in range(round(PATIENCE_S / 0.02)):
         screen = program.screen
         if isinstance(screen, StacksScreen) and words in screen.text:
             return screen

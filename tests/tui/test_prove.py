@@ -22,9 +22,13 @@ from gputop.tui.draw import proof
 from gputop.tui.prove_box import ProveScreen
 from gputop.tui.why_box import WhyScreen
 from tests.tui.conftest import MakeApp
+from tests.wait import PATIENCE_S
 
 PLAN = Plan("idle-priority", "fluent-bit\x1b[31m (903) to idle priority", (), may_keep=True)
 PAIR = Pair("off-on", *(Arm(on, 2.0, {"sync": 6}, 3.0, 2.0, 30.0, steps={"sync": steps}) for on, steps in ((False, 6.0), (True, 12.0))))
+
+
+LOOKS = round(PATIENCE_S / 0.02)  # of 20 ms and more each
 
 
 def said(screen: ProveScreen) -> str:
@@ -35,7 +39,7 @@ async def opened(pilot: Pilot[None]) -> ProveScreen:
     """The box, when it has found out what to try."""
     await pilot.press("e")
     await pilot.press("p")
-    for _ in range(200):
+    for _ in range(LOOKS):
         await pilot.pause(0.02)
         top = pilot.app.screen
         if isinstance(top, ConfirmScreen) or (isinstance(top, ProveScreen) and "looking for" not in said(top)):
@@ -79,7 +83,7 @@ async def test_it_asks_first_and_shows_the_result(make_app: MakeApp, monkeypatch
         assert app.screen.names[0].endswith("(903) to idle priority")
         await pilot.pause()
         await pilot.press("y")
-        for _ in range(200):
+        for _ in range(LOOKS):
             await pilot.pause(0.02)
             if "PROVED" in said(screen):
                 break
@@ -263,7 +267,7 @@ async def finished(pilot: Pilot[None], monkeypatch: pytest.MonkeyPatch, shown: O
 
 
 async def waits(pilot: Pilot[None], is_so: Callable[[], bool]) -> None:
-    for _ in range(500):
+    for _ in range(LOOKS):
         await pilot.pause(0.02)
         if is_so():
             return

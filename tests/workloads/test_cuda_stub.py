@@ -62,20 +62,21 @@ def test_synchronize_waits_for_what_was_launched(env: dict[str, str]) -> None:
 
 
 def test_work_behind_a_copy_begins_after_it(env: dict[str, str]) -> None:
-    """Pinned memory copies asynchronously; the kernel behind it must not be booked while the copy runs."""
+    """Pinned memory copies asynchronously; the kernel behind it must not be booked while the copy runs. Others may take the CPU once."""
     body = """
-began = time.monotonic()
-gpu.copy_in(500_000_000, pinned=True)
-gpu.launch(30)
-queued = time.monotonic() - began
-gpu.synchronize()
-print(queued, time.monotonic() - began)
+for _ in range(5):
+    began = time.monotonic()
+    gpu.copy_in(500_000_000, pinned=True)
+    gpu.launch(30)
+    queued = time.monotonic() - began
+    gpu.synchronize()
+    print(queued, time.monotonic() - began)
 """
-    queued, total = map(float, run(env, body).split())
-    assert queued < 0.05
-    assert total >= 0.08
+    queued, total = zip(*(map(float, line.split()) for line in run(env, body).splitlines()), strict=True)
+    assert min(queued) < 0.05
+    assert min(total) >= 0.08
     gpu = device(env)
-    assert (gpu.booked_ns, gpu.h2d_bytes) == (30_000_000, 500_000_000)
+    assert (gpu.booked_ns, gpu.h2d_bytes) == (5 * 30_000_000, 5 * 500_000_000)
 
 
 def test_pageable_copies_block_and_count_their_bytes(env: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.wait import PATIENCE_S
 from tests.workloads import pages, tokens
 from tests.workloads.environment import ROOT
 
@@ -36,7 +37,7 @@ def test_both_tokenizers_give_text_back(tmp_path: Path, kind: str) -> None:
 
 def test_a_process_goes_by_its_last_title() -> None:
     asked = [sys.executable, "-c", _TITLED, "an argument that makes room " * 4]
-    told = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60).stdout
+    told = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=ROOT, timeout=PATIENCE_S).stdout
     assert told.strip() == repr(("router\n", [b"text-generation-router", b"--validation-workers", b"1"]))
 
 
