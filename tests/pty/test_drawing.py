@@ -97,7 +97,7 @@ def drawn_anew(terminal: Terminal) -> list[list[tuple[str, str, str]]]:
 def redrawn(terminal: Terminal) -> list[list[tuple[str, str, str]]]:
     """Have what has changed drawn: opening and closing the filter changes nothing else."""
     terminal.send("/\r")
-    terminal.wait_still(1.0)
+    terminal.wait_still(0.8)
     return looks_of(terminal)
 
 
