@@ -2,8 +2,8 @@
 
 Truth: the GPU starves (input-bound) because both `mujoco_env`, which take 16 ms of CPU for a rollout, wait for a CPU most of the time
 (cpu-contention): eight threads of `blender` and `houdini`, two other people's programs, run on the two CPUs. Victims are `ppo_learner` and
-its simulators, culprits the two renders. Lost: half of the GPU's time. Renders elsewhere, at a lower priority or in a group with less weight
-would fix it; more simulators would not.
+its simulators, culprits the two renders. Lost: half of the GPU's time. Renders elsewhere, at a lower priority or in a group with less
+weight would fix it; more simulators would not.
 """
 
 from __future__ import annotations
