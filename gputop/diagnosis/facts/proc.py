@@ -186,6 +186,12 @@ class ProcFacts(Struct, frozen=True, dict=True):
         return sum(sample.locked_by is not None for sample in asleep) / len(asleep) if asleep else 0.0
 
     @property
+    def lock_holder(self) -> int:
+        """Pid of the other process for which most sleeps of the main thread at locks are: it lets go of a lock, and feeds nobody; 0 without
+        one."""
+        return self.locked_out[0] if self.kept_out(LOCK) >= policy.HALF else 0
+
+    @property
     def held_up(self) -> float:
         """Share of the window that the main thread slept until another process read what it writes: a log, a progress bar, a socket."""
         met = [one for one in self.samples if self.kind_of(one.state, one.syscall, one.syscall_arg, one.wchan) == PIPE]

@@ -464,6 +464,8 @@ def _woken_by(view: _View, job: JobFacts) -> dict[int, float]:
     else by the processes it reads from."""
     trainer = job.trainer
     found = view.woken.by_others(trainer.pid) if view.woken else feeders.read_from(trainer)
+    if (holder := trainer.lock_holder) and holder in found:
+        found[holder] -= sum(one.share for one in view.woken.by_tid.get(trainer.pid, ()) if one.pid == holder and one.kind == waits.LOCK)
     own = trainer.own_wakes[0] if trainer.own_wakes is not None else None
     read = feeders.read_by_threads(trainer, view.board.infos, view.children.get(trainer.pid, ()), own, job.idle or 0.0)
     return found | {pid: max(share, found.get(pid, 0.0)) for pid, share in read.items()}

@@ -262,7 +262,7 @@ class Walk(Times):
         job = self.job
         if edge.pid in job.locks.rivals:
             self.book("lock", "process", share, trail)
-        elif edge.kind == waits.LOCK and edge.pid == proc.locked_out[0] and proc.at_mutex and proc.kept_out(waits.LOCK) >= policy.HALF:
+        elif edge.kind == waits.LOCK and edge.pid == proc.lock_holder:
             self.book("lock", "process", share, (*trail, Hop(edge.pid, 0, "holds", share, True)))
         elif edge.pid in job.ranks.kin:
             self.book("peer", "rank", share, trail)

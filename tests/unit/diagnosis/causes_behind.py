@@ -192,6 +192,13 @@ def lock_of_the_trainers_file() -> Scene:
     return scene.add(Proc(900, 100, comm="cache", cmdline=["/bin/cache"], run=0.01, looks=[SLEEP]))
 
 
+def lock_of_the_trainers_file_and_its_waker() -> Scene:
+    """The probe sees that the holder ends the waits, as one who feeds it would."""
+    scene = lock_of_the_trainers_file()
+    scene.probed, scene.wakeups, scene.futexes = True, {(100, 900): 0.6}, {(100, 900): 0x7A10}
+    return scene
+
+
 def lock_of_a_file_by_turns() -> Scene:
     """filelock's: each has it for a moment, so that readings often meet nobody."""
     scene = starved(workers=4, run=0.2)
@@ -498,6 +505,7 @@ BEHIND: dict[Callable[[], Scene], tuple[str, str]] = {
     lock_between_trainers: ("wait-heavy", "lock-contention"),
     lock_of_a_file: ("input-bound", "lock-contention"),
     lock_of_the_trainers_file: ("wait-heavy", "lock-contention"),
+    lock_of_the_trainers_file_and_its_waker: ("wait-heavy", "lock-contention"),
     lock_of_a_file_by_turns: ("input-bound", "lock-contention"),
     asking_for_ever: ("input-bound", "hung-worker"),
     threads_that_are_waited_for_one_at_a_time: ("input-bound", "slow-transform"),

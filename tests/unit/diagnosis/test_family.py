@@ -9,6 +9,7 @@ import pytest
 from gputop.findings.verdict import COMPUTES, COORDINATES, FEEDS, READS, SERVES
 from gputop.model.board import Board
 from gputop.stream import snapshot
+from tests.unit.diagnosis.causes_behind import lock_of_the_trainers_file_and_its_waker
 from tests.unit.diagnosis.scene import AWAIT, DISK, EPOLL, ON_CPU, POLL_SOCKET, READ, SLEEP, SOCKET, Proc, Scene
 
 GPU, FRONT, BEHIND, STRANGER = 100, 300, 301, 400
@@ -404,3 +405,12 @@ def test_what_keeps_the_daemon_of_a_file_system_is_the_cause(daemon: dict, cause
     verdict = scene.engine.verdict
     assert (verdict.path[0].pid, verdict.path[-1].pid) == (GPU, FRONT)
     assert "for files that zipfs" not in verdict.detail
+
+
+def test_who_holds_the_lock_that_the_trainer_waits_for_feeds_nobody() -> None:
+    scene = lock_of_the_trainers_file_and_its_waker().play(6)
+    facts, verdict = scene.engine.facts, scene.engine.verdict
+    assert (verdict.symptom, verdict.cause, [one.pid for one in verdict.culprits]) == ("wait-heavy", "lock-contention", [900])
+    assert [(one.pid, one.state) for one in verdict.path] == [(GPU, "waits"), (900, "holds")]
+    assert facts is not None
+    assert not facts.jobs[0].feeders.pids
