@@ -123,8 +123,10 @@ def readers(trainer: ProcFacts, woken_by: Mapping[int, float]) -> list[int]:
 
 
 def read_from(trainer: ProcFacts) -> dict[int, float]:
-    """Pid -> share of the window that the main thread waited to read from that process; divided evenly among the possible writers."""
+    """Pid -> share of the window that the main thread waited to read from that process, at a pipe, a socket or a semaphore in memory that
+    they share; divided evenly among the possible writers."""
     slept, pids = trainer.kinds.get(waits.PIPE, 0.0) + trainer.kinds.get(waits.NETWORK, 0.0), trainer.info.other_ends
+    slept += 0.0 if trainer.lock_holder else trainer.awaits_memory
     return dict.fromkeys(pids, slept / len(pids)) if pids else {}
 
 

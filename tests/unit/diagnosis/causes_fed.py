@@ -216,6 +216,13 @@ def lookups_that_the_probe_sees_wake_it() -> Scene:
     return scene
 
 
+def throttled_filler() -> Scene:
+    """The trainer waits at a semaphore in memory that it shares with the one who fills it, which may use too little."""
+    scene = alone(30.0, 0.02, [AWAIT | {"shared_futex": 70}, AWAIT | {"shared_futex": 70}, SLEEP]).drop(101, 102)
+    scene.cgroups, scene.procs[100].info["other_ends"] = {"/service": {"quota_cpus": 0.15, "throttled": 0.95}}, [900]
+    return scene.add(Proc(900, comm="filler", cmdline=["/bin/filler"], run=0.15, wait=0.84, looks=[ON_CPU], info={"cgroup": "/service"}))
+
+
 FED: dict[Callable[[], Scene], tuple[str, str]] = {
     actors: ("input-bound", "slow-transform"),
     crowding_actors: ("input-bound", "slow-transform"),
@@ -243,4 +250,5 @@ FED: dict[Callable[[], Scene], tuple[str, str]] = {
     direct_readers: ("input-bound", "disk-io"),
     lookups_in_a_full_group: ("input-bound", "memory-pressure"),
     lookups_that_the_probe_sees_wake_it: ("input-bound", "memory-pressure"),
+    throttled_filler: ("input-bound", "cgroup-throttle"),
 }

@@ -10,6 +10,7 @@ from gputop.findings.verdict import COMPUTES, COORDINATES, FEEDS, READS, SERVES
 from gputop.model.board import Board
 from gputop.stream import snapshot
 from tests.unit.diagnosis.causes_behind import lock_of_the_trainers_file_and_its_waker
+from tests.unit.diagnosis.causes_fed import throttled_filler
 from tests.unit.diagnosis.scene import AWAIT, DISK, EPOLL, ON_CPU, POLL_SOCKET, READ, SLEEP, SOCKET, Proc, Scene
 
 GPU, FRONT, BEHIND, STRANGER = 100, 300, 301, 400
@@ -414,3 +415,12 @@ def test_who_holds_the_lock_that_the_trainer_waits_for_feeds_nobody() -> None:
     assert [(one.pid, one.state) for one in verdict.path] == [(GPU, "waits"), (900, "holds")]
     assert facts is not None
     assert not facts.jobs[0].feeders.pids
+
+
+def test_a_semaphore_of_memory_that_processes_share_is_read_as_a_pipe_is() -> None:
+    scene = throttled_filler().play(6)
+    assert scene.engine.facts is not None
+    job = scene.engine.facts.jobs[0]
+    assert job.feeders.pids == {900}
+    assert job.feeders.share == pytest.approx(job.trainer.awaits_memory)
+    assert job.limits.fed_throttled_periods > 0.9
