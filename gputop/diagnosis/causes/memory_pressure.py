@@ -3,6 +3,7 @@
 Costs: the kernel takes pages that are needed soon: their reader waits for the disk, or for the kernel's search.
 Seen: rows memory x worker, memory x main: waits for a disk, and kernel time, where PSI memory `some` is `policy.LITTLE` or more, or the
 cgroup is at its limit with refaults; or pages of the process come back from swap, or soon after they were dropped (`owners.thrashes`).
+Of a process that feeds the job as well; its major faults count its sleeps for pages where no sample met these.
 Blamed are processes outside the job that have grown more than it since they were first seen.
 Abstains: pages are read for the first time (disk-io).
 """
@@ -13,7 +14,8 @@ from gputop.diagnosis.causes import Finding, Judge, advice, percent
 from gputop.diagnosis.facts.facts import Grower
 from gputop.diagnosis.facts.feeders import MEMORY, programs_wait, threads_wait
 from gputop.diagnosis.facts.proc import ProcFacts
-from gputop.diagnosis.graph import shell
+from gputop.diagnosis.facts.waits import DISK, ONCPU
+from gputop.diagnosis.graph import owners, shell
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy
 from gputop.findings.sentence import filled, joined
@@ -25,6 +27,9 @@ NAMED = 3  # culprits at most
 def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
     procs = job.workers or [job.trainer]
     share = max(sum(_stalled(job, proc) for proc in procs) / len(procs), programs_wait(job, facts).get(MEMORY, 0.0))
+    stalled = "loaders"
+    if (one := owners.member_at(job, MEMORY)) is not None:
+        share, stalled = one.spent.get(DISK, 0.0) + one.kernel * one.spent[ONCPU], filled("{} ({})", one.name, one.pid)
     faults, own = sum(proc.majflt_per_s for proc in procs), _own_growth(job)
     growers = _growers(job, facts)
     where = filled("cgroup {} is at its limit", job.limits.memory_path) if job.limits.memory_path else "the host reclaims memory"
@@ -35,7 +40,7 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
         Evidence("refaults_per_s", round(facts.host.refaults_per_s or 0.0) or None, "/s", "pages dropped and read again, host-wide"),
         Evidence("grown_bytes", own if own >= policy.GROWN_BYTES else None, "B", "that the job holds more than when it was first seen"),
     )
-    detail = filled("{}: loaders stalled on memory {:.0f}% of the time", where, 100 * share)
+    detail = filled("{}: {} stalled on memory {:.0f}% of the time", where, stalled, 100 * share)
     detail += filled(", {:.0f} major faults/s", faults) if faults >= policy.TOLD_FAULTS_PER_S else ""
     if growers:
         detail += filled(

@@ -240,6 +240,8 @@ class Member(Struct, frozen=True):
     by_senders: bool = False  # that pace is its senders': it passes on what comes
     locked_by: Counter[int] = field(default_factory=Counter)  # samples of its main thread at a mutex, by pid of the other process with it
     arriving: float = 0.0  # share of the window in which data kept arriving at its TCP connections, or an answer was due; 0: not read
+    kernel: float = 0.0  # part of its CPU time that it spent in the kernel
+    paging: float = 0.0  # part of its sleeps that were for pages, by its major faults; 0 if these are few, or it has several threads
 
     @property
     def locked_out(self) -> tuple[int, float]:
@@ -251,10 +253,10 @@ class Member(Struct, frozen=True):
     def spent(self) -> dict[str, float]:
         """Activity -> share of the window, summing to 1: ``on-cpu``, ``ready``, and the kinds of its sleep."""
         ran = min(1.0, self.cores)
-        ready = min(1.0 - ran, self.ready)
-        asleep = Counter({kind: times for kind, times in self.met.items() if kind != waits.ONCPU})
-        slept = {kind: (1.0 - ran - ready) * times / asleep.total() for kind, times in asleep.items() if times}
-        return {waits.ONCPU: ran, "ready": ready} | (slept or {waits.UNKNOWN: 1.0 - ran - ready})
+        rest = 1.0 - ran - (ready := min(1.0 - ran, self.ready))
+        met: dict[str, float] = {kind: times for kind, times in self.met.items() if kind != waits.ONCPU and times}
+        asleep = met or {waits.DISK: self.paging, waits.UNKNOWN: 1.0 - self.paging}
+        return {waits.ONCPU: ran, "ready": ready} | {kind: rest * part / sum(asleep.values()) for kind, part in asleep.items()}
 
 
 class Grower(Struct, frozen=True):

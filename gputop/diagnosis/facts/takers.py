@@ -181,6 +181,11 @@ class TakerTrack:
         ns = read[-1].t_ns - read[0].t_ns if read else 0
         return min(1.0, ((read[-1].wire_arriving_ns or 0) - (read[0].wire_arriving_ns or 0)) / ns) if ns > 0 else 0.0
 
+    def pages_of(self, pid: int, oldest_ns: int) -> tuple[float, float]:
+        """The values of `Member.kernel` and `Member.paging` of a process outside the jobs."""
+        recent = self._strangers[pid].asked_since(oldest_ns) if pid in self._strangers else []
+        return _kernel_and_paging(recent[0], recent[-1]) if len(recent) > 1 else (0.0, 0.0)
+
     def samples_of(self, pid: int) -> tuple[ProcSample, ...]:
         """Samples of the waits of a process outside the jobs, from `BEFORE_NS` before the window on."""
         return self._strangers[pid].asked if pid in self._strangers else ()
@@ -304,6 +309,16 @@ def _by_counters(recent: Counter[str], longer: Counter[str], wanted: float) -> C
 def _wanted(old: ProcSample, new: ProcSample) -> tuple[float, float]:
     ns = max(1, new.t_ns - old.t_ns)
     return (new.utime_ns + new.stime_ns - old.utime_ns - old.stime_ns) / ns, max(0, (new.run_delay_ns or 0) - (old.run_delay_ns or 0)) / ns
+
+
+def _kernel_and_paging(old: ProcSample, new: ProcSample) -> tuple[float, float]:
+    """(part of the CPU time that was spent in the kernel, part of the sleeps that were for pages) between two samples of a process. Each
+    major fault of its one thread is a sleep; of several threads it is not known which one slept."""
+    in_kernel, ran = new.stime_ns - old.stime_ns, new.utime_ns + new.stime_ns - old.utime_ns - old.stime_ns
+    kernel = min(1.0, max(0.0, in_kernel / ran)) if ran > 0 else 0.0
+    faults, slept = ((getattr(new, name) or 0) - (getattr(old, name) or 0) for name in ("majflt", "vol"))
+    few = faults * SECOND_NS < policy.FAULTS_PER_S * (new.t_ns - old.t_ns)
+    return kernel, min(1.0, faults / slept) if new.num_threads == 1 and slept > 0 and not few else 0.0
 
 
 def _is_mute(stranger: Stranger, board: Board) -> bool:

@@ -274,9 +274,10 @@ class Window:
             asks = known.asked_by(pid, job.trainer.pid, board.infos)
             paced, unasked = self._pace(pid, cores, met, board) if pid in read and part == FEEDS else (False, False)
             arriving = self._takers.arriving(pid, self._points.oldest_ns)
-            members.append(
-                Member(pid, name_of(board, pid), part, pid in known.near, cores, ready, met, asks, paced, unasked, locked_by, arriving)
-            )
+            members.append(Member(
+                pid, name_of(board, pid), part, pid in known.near, cores, ready, met, asks, paced, unasked, locked_by, arriving,
+                *self._takers.pages_of(pid, self._points.oldest_ns),
+            ))  # fmt: skip
         awaited = [one for one in members if one.part != READS]
         stopped = {one.pid: one.name for one in awaited if one.met[waits.STOPPED] >= policy.HALF * one.met.total() > 0}
         if not members:

@@ -220,7 +220,7 @@ def waiting_part(job: WalkedJob, facts: WalkedFacts, kind: str, share: Callable[
         return Waiting([job.trainer], job.trainer.pid, main, share(job.trainer))
     procs = job.workers or [job.trainer]
     pid = max(procs, key=share).pid
-    if (one := _member_at(job, kind)) is not None:
+    if (one := member_at(job, kind)) is not None:
         waited = max(one.spent.get(kind, 0.0), one.arriving if kind == waits.NETWORK else 0.0)
         return Waiting(procs, one.pid, filled("{} ({})", one.name, one.pid), min(1.0, waited))
     for proc in procs:
@@ -233,7 +233,7 @@ def waiting_part(job: WalkedJob, facts: WalkedFacts, kind: str, share: Callable[
     return Waiting(procs, pid, name, sum(map(share, procs)) / len(procs))
 
 
-def _member_at(job: WalkedJob, kind: str) -> Member | None:
-    """The member of the family at which the walk to ``kind`` ended."""
+def member_at(job: WalkedJob, kind: str) -> Member | None:
+    """The member of the family at which the walk to ``kind``, a resource, ended."""
     ends = {claim.way.trail[-1].pid for claim in job.claims if claim.way.leaf.resource == kind and claim.way.trail}
     return next((one for one in job.members if one.pid in ends), None)

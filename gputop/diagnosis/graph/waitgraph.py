@@ -295,7 +295,9 @@ class Walk(Times):
                 mine = explained * part / total
                 along = (*trail, Hop(pid, pid, does if does != waits.ONCPU else RUN, mine, bool(self.members[pid].met)))
                 if does == waits.ONCPU:
-                    self.book("work", f"{who}'s {holder}", mine, along)
+                    stalled = mine * self.members[pid].kernel if self.job.limits.pressed else 0.0
+                    self.book("memory", who, stalled, along)
+                    self.book("work", f"{who}'s {holder}", mine - stalled, along)
                 elif does == READY:
                     stopped = mine * owners.throttled_part(self.job.limits.of_members.get(pid, (0.0, 0.0, ""))[0])
                     self.book("quota", who, stopped, along)

@@ -223,6 +223,17 @@ def throttled_filler() -> Scene:
     return scene.add(Proc(900, comm="filler", cmdline=["/bin/filler"], run=0.15, wait=0.84, looks=[ON_CPU], info={"cgroup": "/service"}))
 
 
+def faulting_server() -> Scene:
+    """What a server maps does not fit into its control group: it sleeps in major faults, of which looks meet none."""
+    scene = alone(30.0, 0.02, [READ]).drop(101, 102)
+    full = {"mem_bytes": 27 << 20, "mem_limit_bytes": 27 << 20, "mem_file_bytes": 24 << 20, "refaults": 16_000}
+    scene.cgroups, scene.procs[100].info["other_ends"] = {"/tiles": full}, [900]
+    info = {"cgroup": "/tiles", "sockets": "listening", "other_ends": [100]}
+    server = Proc(900, comm="tile_server", cmdline=["/bin/tile_server"], run=0.45, system=0.42, looks=[ON_CPU], info=info)
+    server.majflt = server.switches = 16_000
+    return scene.add(server)
+
+
 FED: dict[Callable[[], Scene], tuple[str, str]] = {
     actors: ("input-bound", "slow-transform"),
     crowding_actors: ("input-bound", "slow-transform"),
@@ -251,4 +262,5 @@ FED: dict[Callable[[], Scene], tuple[str, str]] = {
     lookups_in_a_full_group: ("input-bound", "memory-pressure"),
     lookups_that_the_probe_sees_wake_it: ("input-bound", "memory-pressure"),
     throttled_filler: ("input-bound", "cgroup-throttle"),
+    faulting_server: ("input-bound", "memory-pressure"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from gputop.findings.verdict import COMPUTES, COORDINATES, FEEDS, READS, SERVES
 from gputop.model.board import Board
 from gputop.stream import snapshot
 from tests.unit.diagnosis.causes_behind import lock_of_the_trainers_file_and_its_waker
-from tests.unit.diagnosis.causes_fed import throttled_filler
+from tests.unit.diagnosis.causes_fed import faulting_server, throttled_filler
 from tests.unit.diagnosis.scene import AWAIT, DISK, EPOLL, ON_CPU, POLL_SOCKET, READ, SLEEP, SOCKET, Proc, Scene
 
 GPU, FRONT, BEHIND, STRANGER = 100, 300, 301, 400
@@ -424,3 +425,32 @@ def test_a_semaphore_of_memory_that_processes_share_is_read_as_a_pipe_is() -> No
     assert job.feeders.pids == {900}
     assert job.feeders.share == pytest.approx(job.trainer.awaits_memory)
     assert job.limits.fed_throttled_periods > 0.9
+
+
+@pytest.mark.parametrize(
+    ("server", "cause"),
+    [
+        ({}, "memory-pressure"),
+        ({"system": 0.02}, "memory-pressure"),  # a disk that is slow: the search for pages takes little
+        ({"majflt": 50, "switches": 50}, "memory-pressure"),  # they are few, but the kernel searches all the time
+        ({"system": 0.02, "majflt": 50}, "slow-transform"),
+        ({"system": 0.02, "threads": {901: (0.0, 0.0)}}, "slow-transform"),  # whose sleeps they are is not known
+    ],
+    ids=["both", "sleeps", "searches", "neither", "of its threads"],
+)
+def test_a_feeder_in_a_full_group_is_short_of_memory_as_far_as_its_counters_say(server: dict, cause: str) -> None:
+    scene = faulting_server()
+    scene.procs[900] = replace(scene.procs[900], **server)
+    assert told(scene)[1] == cause
+
+
+def test_the_kernel_time_of_a_feeder_is_its_own_where_memory_is_not_short() -> None:
+    scene = faulting_server()
+    scene.cgroups["/tiles"]["mem_bytes"] = 9 << 20
+    assert told(scene)[1] != "memory-pressure"
+
+
+def test_who_stalls_on_memory_is_named_with_its_share() -> None:
+    verdict = faulting_server().play(8).engine.verdict
+    assert "tile_server (900) stalled on memory 9" in verdict.detail
+    assert (verdict.path[-1].pid, verdict.path[-1].state) == (900, "memory")
