@@ -185,8 +185,7 @@ class HostFacts(Struct, frozen=True):
     stolen: dict[int, float] = field(default_factory=dict)
     """CPU -> share that the hypervisor gave to other guests (steal): busy, but not for a process of this machine."""
     renumbered: bool = False
-    """True if /proc/stat numbers the CPUs differently from the kernel. Its values per CPU are useless then: ``busy`` and ``stolen`` are
-    empty."""
+    """True if /proc/stat numbers the CPUs differently from the kernel: ``busy`` and ``stolen`` are empty then."""
     psi_io: float | None = None
     psi_memory: float | None = None
     swap_in_per_s: float | None = None
@@ -312,8 +311,7 @@ class GpuUseFacts(Struct, frozen=True):
     """Time of a job's GPUs in which they did nothing for it, beyond the time in which all idled."""
 
     turns: float = 0.0
-    """Mean share of the window, as far as seen, in which one of its GPUs ran nothing while another one worked: the GPUs wait for each
-    other."""
+    """Mean share of the window, as far as seen, in which one of its GPUs ran nothing while another worked: they wait for each other."""
     unseen_turns: float = 0.0
     """Share of the window that may be such turns, too: readings are means, and the reason for the main thread's sleep or spin is
     unknown."""
