@@ -11,13 +11,12 @@ from rich.console import COLOR_SYSTEMS
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Region
-from textual.screen import Screen
 from textual.strip import Strip
 from textual.widgets import Input
 
 from gputop.tui import terminal
 from gputop.tui.colours import colours_of, palette
-from gputop.tui.widgets import Drawn, Painter
+from gputop.tui.widgets import Drawn, Painter, Row
 
 NOTE_S = 4.0  # s that a note stays
 READ_S = 1.0  # s that a text must have stood for a key to mean it: who reaches for the key has read the one before (a choice)
@@ -114,7 +113,7 @@ class FilterLine(Input):
 class Canvas:
     """The widgets of a screen that are drawn line by line, in the colours of the theme."""
 
-    def __init__(self, screen: Screen[None], widgets: Sequence[Drawn], filter_line: FilterLine) -> None:
+    def __init__(self, screen: terminal.RowScreen, widgets: Sequence[Drawn], filter_line: FilterLine) -> None:
         self._screen, self._widgets, self._filter_line = screen, widgets, filter_line
         self._painter = Painter(palette(""), None)
 
@@ -140,7 +139,7 @@ class Canvas:
     @property
     def painter(self) -> Painter | None:
         """Painter of changes, while the terminal shows exactly what was last drawn; otherwise None, and Textual draws."""
-        if self._filter_line.is_open or not terminal.can_paint(self._screen):
+        if self._filter_line.is_open or not terminal.can_paint(self._screen) or self._screen.paint_layout is not None:
             return None
         if not self._screen.app.native_ansi_color:
             painted = self._widgets[0].rich_style  # another one once the style sheet has taken a new theme
@@ -148,6 +147,20 @@ class Canvas:
                 self._make_painter(base)
         self._painter.begin()
         return self._painter
+
+    def rows(self) -> list[Row]:
+        """What the widgets show, by row of the screen."""
+        return [row for widget in self._widgets if widget.display for row in widget.rows()]
+
+    def rearrange(self, stood: Sequence[Row], moved: int) -> bool:
+        """Turn what stood on the terminal into what the widgets show now, in their new places, where lanes have moved left by ``moved``;
+        False if that is no picture of the same size."""
+        rows = self.rows()
+        if [len(row.cells.text) for row in rows] != [len(row.cells.text) for row in stood]:
+            return False
+        self._painter.begin()
+        self.send(self._painter.rearrange(stood, rows, moved))
+        return True
 
     @property
     def is_whole(self) -> bool:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.screen import Screen
 from textual.widgets import Input
 
 from gputop.model.frame import SECOND_NS, Header
@@ -35,6 +34,7 @@ from gputop.tui.drawing import Drawing
 from gputop.tui.enlarge import EnlargeScreen
 from gputop.tui.feed import Context
 from gputop.tui.signals import send_signal
+from gputop.tui.terminal import RowScreen
 from gputop.tui.why_box import ContentionScreen, WhyScreen
 from gputop.tui.widgets import Drawn
 
@@ -492,7 +492,7 @@ class Actions:
         self._drawing.show_note(send_signal(name, targets))
 
 
-class LineScreen(Screen[None]):
+class LineScreen(RowScreen):
     """A screen of drawn lines over which boxes open: its keys, the line of its filter, and the mouse's wheel."""
 
     AUTO_FOCUS = ""

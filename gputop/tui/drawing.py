@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec.structs import replace
-from textual.screen import Screen
 
 from gputop.system.text import fit
 from gputop.tui.canvas import Canvas, FilterLine
@@ -30,7 +30,8 @@ from gputop.tui.panels import (
     WhyPanel,
     arrange,
 )
-from gputop.tui.widgets import Painter
+from gputop.tui.terminal import RowScreen
+from gputop.tui.widgets import Painter, Row
 
 ROWS_EVERY_S = 0.8  # s between two readings of the table's rows while live
 NUMBERS_EVERY_S = 0.7  # s between two drawings of numbers: faster ones cannot be read
@@ -41,7 +42,7 @@ REPLAY_WAKE_S = 0.45  # s between two drawings of a replay: about the pace of a 
 class Drawing:
     """Draws the panels of a dashboard."""
 
-    def __init__(self, screen: Screen[None], context: Context, filter_line: FilterLine, wake: Callable[[], None]) -> None:
+    def __init__(self, screen: RowScreen, context: Context, filter_line: FilterLine, wake: Callable[[], None]) -> None:
         """``wake`` is called when it is time to draw though nothing came; ``filter_line`` lies over the keys while it is open."""
         replay = context.replay
         self.time = Time(context) if replay is None else ReplayTime(context, replay)
@@ -132,7 +133,7 @@ class Drawing:
 
         Whether numbers were among them.
         """
-        if self._context.view.width < 1 or not self._screen.is_mounted:
+        if not self._is_possible:
             return False
         self._wake_later()
         with self._context.session.lock, self._screen.app.batch_update():
@@ -142,8 +143,9 @@ class Drawing:
                 self.gpus.find_rows(story)
                 self.lanes.find_lanes(story)
             rows_are_new = self._read_rows()
-            places = self._places
-            if self._arrange():
+            places, stood = self._places, self.canvas.rows() if self.canvas.is_whole else None
+            is_laid_out_anew = self._arrange()
+            if is_laid_out_anew:
                 everything, numbers = True, self._numbers_due(everything=True)
             moving = {name for name, place in self._places.items() if place != places[name]}
             self._follow_axis()
@@ -151,7 +153,12 @@ class Drawing:
             if self.gpus.heat is not None and self._moved > 0 and not numbers:
                 due.append(self.gpus)
             painter = self.canvas.painter
-            sent = [self._show(panel, painter, panel.name in moving) for panel in (self.lanes, *due, *numbers)]
+            # What moves is painted in its new place, once that is known.
+            shown = [(panel, panel.name in moving) for panel in (self.lanes, *due, *numbers)]
+            sent = [self._show(panel, None if moves else painter, moves) for panel, moves in shown]
+            if is_laid_out_anew and stood is not None:
+                moving = set(places)
+                self._screen.paint_layout = partial(self._paint_layout, stood, self._moved)
         self.canvas.send("".join(sent))
         return bool(numbers)
 
@@ -160,6 +167,15 @@ class Drawing:
         if not everything and now_s - self._numbers_drawn_s < NUMBERS_EVERY_S:
             return []
         self._numbers_drawn_s = now_s
+    def _paint_layout(self, stood: Sequence[Row], moved: int) -> bool:
+        """Called once Textual has laid out: paint what stands elsewhere, or otherwise, now; False if only Textual can."""
+        at = [(panel.name, panel.widget.region.y, panel.widget.region.height) for panel in self.panels if panel.rows]
+        return at == [(name, *place) for name, place in self._places.items() if place[1]] and self.canvas.rearrange(stood, moved)
+
+    @property
+    def _is_possible(self) -> bool:
+        return self._context.view.width > 0 and self._screen.is_mounted
+
         self.lanes.numbers_ns = self._context.view.at_ns or self._context.session.now_ns
         return [panel for panel in self.panels if panel.has_numbers]
 

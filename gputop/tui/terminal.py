@@ -34,6 +34,7 @@ from textual.widget import Widget
 
 from gputop.system import crash, tty
 from gputop.tui.input import PASTE, KeyQueue, Received
+from gputop.tui.looks import RESET, compact
 
 try:
     from textual._ansi_sequences import SYNC_END, SYNC_START
@@ -403,7 +404,7 @@ class TerminalDriver(RestoringDriver):
     def write(self, data: str) -> None:
         """Write to the terminal while it is ours: not before gputop is in the foreground, and nothing once it was given back."""
         if self._writer is not None and not self._given_back:
-            super().write(data)
+            super().write(compact(data) if RESET in data else data)
 
     def start_application_mode(self) -> None:
         self._given_back = False
@@ -511,6 +512,31 @@ def can_paint(screen: Screen[Any]) -> bool:
 def await_repaint(widgets: Iterable[Widget]) -> bool:
     """True if Textual has still to draw one of the widgets (`_repaint_required`); asked where `can_paint`."""
     return any(widget._repaint_required for widget in widgets)
+
+
+def parse_styles(app: App[Any], widgets: Iterable[Widget]) -> None:
+    """Parse the style sheets of these widgets' classes, as Textual does when the first of each is shown (`_post_register`)."""
+    if not TEXTUAL_ONLY:
+        for widget in widgets:
+            widget._post_register(app)
+        app.stylesheet.parse()
+
+
+class RowScreen(Screen[None]):
+    """A screen that paints its own layouts where it can; Textual would send all that moved anew."""
+
+    paint_layout: Callable[[], bool] | None = None  # set while a layout is awaited; False: it cannot be painted that way
+
+    def _compositor_refresh(self) -> None:
+        """Textual calls this to paint `_dirty_regions`, after a layout those of all that moved."""
+        paint, self.paint_layout = self.paint_layout, None
+        if paint is not None:
+            if self.app.screen is self and paint():
+                self._compositor._dirty_regions.clear()
+                self._dirty_widgets.clear()
+                return
+            self._compositor._dirty_regions.add(self.size.region)
+        super()._compositor_refresh()
 
 
 class LoneScreen(ModalScreen[None]):

@@ -9,6 +9,7 @@ draws.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from rich.color import ColorSystem
@@ -26,10 +27,12 @@ from gputop.system.text import ascii_text, cell_width, is_narrow
 from gputop.tui.colours import Palette, palette
 from gputop.tui.draw import Line, Span, safe_line
 from gputop.tui.draw.frame import LEFT, RIGHT, Frame
+from gputop.tui.looks import PLAIN, Look, change
 
 _FILLER = "\x00"  # the second cell of a wide character
 _GAP = 6  # cells between differing runs that are written as one: moving the cursor costs as much
 _UNKNOWN = "\x00"  # the code of a look that no meaning has
+KEY = 16  # cells at the begin of a row, frame and name, by which it is known when it stands elsewhere
 _BLOCK = 16  # cells compared at once, as slices of strings, before any single one is
 
 
@@ -46,6 +49,7 @@ class Drawn(Widget):
         self._cells: list[Cells] = []
         self._palette: Palette = palette("")
         self._frame: Frame | None = None
+        self._lane_at = 0  # column at which lanes begin that move left; 0 without any
         self._in_ascii = False
 
     def set_colours(self, colours: Palette) -> None:
@@ -82,6 +86,7 @@ class Drawn(Widget):
         `Painter.change`; the first line, a ruler or titles, stands still.
         """
         region, width = self.region, self.size.width
+        self._lane_at = lane_at
         old_lines, old_cells = self._shown, self._cells
         self._shown, self._cells = [], []
         sent: list[str] = []
@@ -112,6 +117,12 @@ class Drawn(Widget):
         if dirty and not moves:
             self.refresh(*dirty)
         return "".join(sent)
+
+    def rows(self) -> list[Row]:
+        """The rows that the widget has on the screen."""
+        lacking = max(0, self.region.height - len(self._cells))
+        cells = [*self._cells[: self.region.height], *(self._cells_of(len(self._cells) + y, [], self.size.width) for y in range(lacking))]
+        return [Row(one, self._lane_at if y else 0, RIGHT if self._frame is not None else 0) for y, one in enumerate(cells)]
 
     def line_text(self, y: int) -> str:
         return "".join(text for text, _ in self._shown[y]) if y < len(self._shown) else ""
@@ -201,6 +212,23 @@ class Cells:
         self.text = text
         self.looks = looks
 
+    def until(self, cell: int) -> Cells:
+        """The line up to a cell."""
+        return Cells(self.text[:cell], self.looks[:cell])
+
+
+class Row(NamedTuple):
+    """A row of the screen."""
+
+    cells: Cells
+    lane_at: int  # the cell at which a lane begins that moves left; 0 without one
+    kept: int  # cells of the edge behind it
+
+    @property
+    def key(self) -> str:
+        """What stays of a row when its numbers and its lane change: how it begins."""
+        return self.cells.text[:KEY]
+
 
 class _LookCodes(dict[str, str]):
     """Meaning -> one character, so that the looks of a line are a string."""
@@ -241,28 +269,6 @@ def _spread(text: str) -> str:
     return "".join(char + _FILLER if cell_width(char) == 2 else char for char in text if cell_width(char))
 
 
-class Look(NamedTuple):
-    """The look of a text as SGR parameters, each of which replaces the one before it in its place."""
-
-    colour: str = "39"
-    back: str = "49"
-    weight: str = "22"
-    line: str = "24"
-    reverse: str = "27"
-
-    @classmethod
-    def of(cls, style: Style, system: ColorSystem | None) -> Look:
-        """The look of a style in a terminal with these colours; `_PLAIN` in one that has none."""
-        if system is None:
-            return _PLAIN
-        colour = ";".join(style.color.downgrade(system).get_ansi_codes(True)) if style.color else "39"
-        back = ";".join(style.bgcolor.downgrade(system).get_ansi_codes(False)) if style.bgcolor else "49"
-        return cls(colour, back, "1" if style.bold else "22", "4" if style.underline else "24", "7" if style.reverse else "27")
-
-
-_PLAIN = Look()
-
-
 class Painter:
     """Turns differences between lines into what to send to the terminal.
 
@@ -275,15 +281,15 @@ class Painter:
         self._colours = colours
         self._system = system
         self._looks: dict[str, Look] = {}
-        self._look = _PLAIN  # what the terminal has
+        self._look = PLAIN  # what the terminal has
 
     def begin(self) -> None:
         """Take it that the terminal draws plain text now."""
-        self._look = _PLAIN
+        self._look = PLAIN
 
     def end(self) -> str:
         """Escape sequence that makes the terminal draw plain text again."""
-        return self._to(_PLAIN)
+        return self._to(PLAIN)
 
     def change(self, x: int, y: int, old: Cells, new: Cells, lane_at: int, moved: int, kept: int = 0) -> str:
         """Escape sequence that turns ``old`` into ``new`` on screen row ``y`` from column ``x``, both 0-based.
@@ -291,22 +297,52 @@ class Painter:
         From the cell ``lane_at`` on the line has moved left by ``moved`` cells, except for the last ``kept``, an edge, which ICH puts back.
         """
         if moved and old.text[lane_at:] + old.looks[lane_at:] != new.text[lane_at:] + new.looks[lane_at:]:
+            # What stands left of the lane comes first: after the move the cursor stands where most of the rest begins.
+            left, at = self._runs(x, y, old.until(lane_at), new.until(lane_at))
+            there = f"\x1b[{y + 1};{x + lane_at + 1}H" if at is None else _step(x, at, lane_at)
             # Some terminals fill with the background in force, others with their own: where these differ, what comes in is written
             # whatever it holds.
-            is_plain = (self._look.back, self._look.reverse) == (_PLAIN.back, _PLAIN.reverse)
+            is_plain = (self._look.back, self._look.reverse) == (PLAIN.back, PLAIN.reverse)
             after = _shifted(old, lane_at, moved, _codes[""] if is_plain and self.base == Style.null() else _UNKNOWN, kept)
-            back = f"\x1b[{x + len(new.text) - kept - moved + 1}G\x1b[{moved}@" if kept else ""
-            return f"\x1b[{y + 1};{x + lane_at + 1}H\x1b[{moved}P{back}" + self._runs(x, y, after, new, is_on_row=True)
-        return self._runs(x, y, old, new)
+            after = Cells(new.text[:lane_at] + after.text[lane_at:], new.looks[:lane_at] + after.looks[lane_at:])
+            at = len(new.text) - kept - moved if kept else lane_at
+            back = f"\x1b[{x + at + 1}G\x1b[{moved}@" if kept else ""
+            return f"{left}{there}\x1b[{moved}P{back}{self._runs(x, y, after, new, at)[0]}"
+        return self._runs(x, y, old, new)[0]
 
-    def _runs(self, x: int, y: int, old: Cells, new: Cells, is_on_row: bool = False) -> str:
-        """``is_on_row``: the terminal's cursor stands in this row."""
+    def rearrange(self, old: Sequence[Row], new: Sequence[Row], moved: int) -> str:
+        """Escape sequence that turns a whole screen into another one of the same size, in whose rows lanes have moved left by ``moved``.
+
+        Rows that stand elsewhere now are moved by the terminal (DL, IL, which every terminal since the VT102 has), if they begin as before.
+        """
+        blocks = SequenceMatcher(None, [row.key for row in old], [row.key for row in new], autojunk=False).get_opcodes()
+        out, stood = list[str](), list(old)
+        for _, first, last, begin, end in reversed(blocks):
+            if (more := last - first - (end - begin)) > 0:
+                out.append(f"\x1b[{last - more + 1};1H\x1b[{more}M")
+                del stood[last - more : last]
+        for _, first, last, begin, end in blocks:
+            if (more := end - begin - (last - first)) > 0:
+                out.append(f"\x1b[{end - more + 1};1H\x1b[{more}L")
+                width = len(new[end - more].cells.text)
+                stood[end - more : end - more] = [Row(Cells(" " * width, _UNKNOWN * width), 0, 0)] * more
+        for y, (before, row) in enumerate(zip(stood, new, strict=True)):
+            goes_on = before.key == row.key and before.lane_at == row.lane_at
+            out.append(self.change(0, y, before.cells, row.cells, row.lane_at, moved if row.lane_at and goes_on else 0, row.kept))
+        return "".join(out)
+
+    def _runs(self, x: int, y: int, old: Cells, new: Cells, at: int | None = None) -> tuple[str, int | None]:
+        """(what is sent, the cell at which the cursor stands then). ``at``: the cell at which it stands now; None
+        where that is in another row."""
         out = []
         for first, last in _differences(old, new):
-            out.append(f"\x1b[{x + first + 1}G" if is_on_row else f"\x1b[{y + 1};{x + first + 1}H")
+            if at is None:
+                out.append(f"\x1b[{y + 1};{x + first + 1}H")
+            elif at != first:
+                out.append(_step(x, at, first))
             out.append(self._write(new, first, last))
-            is_on_row = True
-        return "".join(out)
+            at = last if _FILLER not in new.text else len(new.text)  # a terminal may have drawn a wide character in another width
+        return "".join(out), at
 
     def _write(self, cells: Cells, first: int, last: int) -> str:
         out = []
@@ -317,19 +353,14 @@ class Painter:
             while end < last and looks[end] == code:
                 end += 1
             look, shown = self._look_of(code), text[first:end]
-            if shown.isspace():
-                look = Look(self._look.colour, look.back, self._look.weight, look.line, look.reverse)  # a blank has no colour
-            out.append(self._to(look) + shown.replace(_FILLER, ""))
+            out.append(self._to(look, shown.isspace()) + shown.replace(_FILLER, ""))
             first = end
         return "".join(out)
 
-    def _to(self, look: Look) -> str:
+    def _to(self, look: Look, is_blank: bool = False) -> str:
         """Escape sequence that gives the terminal this look."""
-        before, self._look = self._look, look
-        if look == before:
-            return ""
-        changed = "" if look == _PLAIN else ";".join([new for new, old in zip(look, before, strict=True) if new != old])
-        return f"\x1b[{changed}m"
+        sequence, self._look = change(self._look, look, is_blank)
+        return sequence
 
     def _look_of(self, code: str) -> Look:
         look = self._looks.get(code)
@@ -337,6 +368,13 @@ class Painter:
             style = self.base + self._colours.get(_codes.meanings[code], Style.null())
             look = self._looks[code] = Look.of(style, self._system)
         return look
+
+
+def _step(x: int, at: int, to: int) -> str:
+    """The shorter sequence that moves the cursor within a row that begins at column ``x``: by so many cells, or to a column."""
+    column = f"\x1b[{x + to + 1}G"
+    ahead = f"\x1b[{to - at}C" if to > at else column
+    return ahead if len(ahead) < len(column) else column
 
 
 def _shifted(old: Cells, lane_at: int, by: int, look: str, kept: int = 0) -> Cells:

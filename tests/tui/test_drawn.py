@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from random import Random
 
 import pyte
 import pytest
@@ -14,7 +15,7 @@ from textual.app import App, ComposeResult
 
 from gputop.tui.colours import palette
 from gputop.tui.draw import Line
-from gputop.tui.widgets import Drawn, Painter, cells_of
+from gputop.tui.widgets import KEY, Drawn, Painter, Row, cells_of
 
 WIDTH, HEIGHT = 24, 6
 LANE = 8
@@ -118,3 +119,43 @@ def test_a_look_is_sent_once_for_texts_that_follow_each_other() -> None:
     painter.begin()
     sent = "".join(painter.change(0, y, blank, cells_of([("▁▂", "lane")], 8), 0, 0) for y in range(5)) + painter.end()
     assert sent.count("m") == 2
+
+
+def row_of(name: str, lane: str) -> Row:
+    return Row(cells_of([(f"{name:<{KEY}}", "title"), (lane, "lane")], KEY + 8), KEY, 0)
+
+
+def drawn_on(screen: pyte.Screen, painter: Painter, rows: list[Row]) -> None:
+    """Draw rows on a screen whatever is there."""
+    painter.begin()
+    unlike = cells_of([("x" * (KEY + 8), "crit")], KEY + 8)
+    pyte.Stream(screen).feed("".join(painter.change(0, y, unlike, row.cells, 0, 0) for y, row in enumerate(rows)) + painter.end())
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_rows_that_come_go_and_move_end_in_the_new_screen(seed: int) -> None:
+    chance, count = Random(seed), 12
+    kind, painter = Filling if seed % 2 else pyte.Screen, Painter(palette("gputop-night"), ColorSystem.TRUECOLOR)
+    names = chance.choices("abcdefghijklmnopqr", k=count) if seed % 3 else chance.sample("abcdefghijklmnopqr", k=count)
+    old = [row_of(name, "▁▂▃▄▅▆▇█") for name in names]
+    kept = [one for one in names if chance.random() > 0.3]
+    for name in chance.choices("stuvwxyz", k=count - len(kept)):
+        kept.insert(chance.randrange(len(kept) + 1), name)
+    new = [row_of(name, "▂▃▄▅▆▇█" + chance.choice("▁▂▃")) for name in kept]
+    screen, whole = kind(KEY + 8, count), kind(KEY + 8, count)
+    drawn_on(screen, painter, old)
+    painter.begin()
+    pyte.Stream(screen).feed(painter.rearrange(old, new, 1) + painter.end())
+    drawn_on(whole, painter, new)
+    assert screen.display == whole.display
+    assert [[seen(screen.buffer[y][x]) for x in range(KEY + 8)] for y in range(count)] == [
+        [seen(whole.buffer[y][x]) for x in range(KEY + 8)] for y in range(count)
+    ]
+
+
+def test_a_row_that_comes_above_others_costs_little_more_than_itself() -> None:
+    painter = Painter(palette("gputop-night"), ColorSystem.TRUECOLOR)
+    rows = [row_of(str(number), "▁▂▃▄▅▆▇█") for number in range(20)]
+    painter.begin()
+    sent = painter.rearrange([*rows, row_of("last", "")], [row_of("first", "▁▂▃▄▅▆▇█"), *rows], 0)
+    assert len(sent) < 120
