@@ -15,6 +15,7 @@ from textual.command import CommandInput, CommandPalette
 from textual.dom import DOMNode
 from textual.filter import LineFilter, NoColor
 from textual.screen import Screen
+from textual.scrollbar import ScrollBar
 
 from gputop.stream.autotrace import AutoTracing, own_folder
 from gputop.stream.following import Following
@@ -24,9 +25,10 @@ from gputop.tui.box import ConfirmScreen
 from gputop.tui.colours import default_theme, themes
 from gputop.tui.dashboard import DashboardScreen, LineScreen
 from gputop.tui.feed import Context
-from gputop.tui.terminal import TerminalApp, send
-from gputop.tui.widgets import AsciiFilter
+from gputop.tui.terminal import LoneScreen, TerminalApp, parse_styles, send
+from gputop.tui.widgets import AsciiFilter, Scrolled
 
+PREPARE_S = 2.0  # s after the first screen until what the first keys need is prepared: the start is over (a choice)
 _LEFT_OUT = ("Keys", "Maximize", "Minimize")  # Textual's commands that are not offered: the dashboard has help and `z` of its own
 
 
@@ -95,6 +97,7 @@ class GputopApp(TerminalApp):
     def on_ready(self) -> None:
         """Show the first screen, after the first round of layout and what it asks for."""
         self.screen.call_later(self._show_first)
+        self.set_timer(PREPARE_S, self._prepare)
 
     def _show_first(self) -> None:
         self._unfinished.close()
@@ -119,6 +122,13 @@ class GputopApp(TerminalApp):
             with context.session.lock:
                 self._auto_trace.step(context.session.board, context.session.engine)
         self._draw_soon(lambda screen: screen.draw_news())
+
+    def _prepare(self) -> None:
+        """Do what the first box and the first stacks would do: each takes more ms than a key may."""
+        from gputop.tui import stacks_box  # noqa: F401
+
+        page = Scrolled()
+        parse_styles(self, (page, LoneScreen(page), ScrollBar()))
 
     def _over(self) -> str:
         top = self.screen_stack[-1] if len(self.screen_stack) > 1 else None

@@ -48,8 +48,8 @@ SORT_KEYS = {
     "r": "runq", "w": "switches",
 }  # fmt: skip
 """The letter after ``o``, as in nvitop -> sort order; a capital letter reverses."""
-_SHORT_NAMES = {"bandwidth": "bw", "switches": "sw"}  # in the prompt, which must fit 80 columns
-_PROMPT_WIDE = 102  # columns from which the prompt has room for a word on capital letters
+_SHORT_NAMES = {"bandwidth": "bw", "switches": "sw"}  # in the prompt, where it must fit 80 columns
+_REVERSED = "(capital: reversed)"  # in the prompt, where it has room
 
 
 def _asked(row: table.ProcessRow) -> str:
@@ -135,8 +135,9 @@ class Actions:
     def action_sort(self) -> None:
         """Wait for the letter of a sort order."""
         self._awaits_letter = True
-        letters = " ".join(_bracketed(key, _SHORT_NAMES.get(name, name)) for key, name in SORT_KEYS.items())
-        self._drawing.show_note(f"sort {letters}{'  (capital: reversed)' if self._view.width >= _PROMPT_WIDE else ''}")
+        whole, brief = (" ".join(_bracketed(key, names.get(name, name)) for key, name in SORT_KEYS.items()) for names in ({}, _SHORT_NAMES))
+        prompts = (f"sort {whole}  {_REVERSED}", f"sort {brief}  {_REVERSED}", f"sort {brief}")
+        self._drawing.show_note(next((prompt for prompt in prompts if len(prompt) < self._view.width), prompts[-1]))
 
     def take_letter(self, event: events.Key) -> bool:
         """Sort by the letter after ``o``, and return True; any other key is what it always is."""
@@ -270,12 +271,17 @@ class Actions:
         box.show_keys = self._show_keys
         self._show_keys(box.FOOTER)
         box.opens_alone = self._drawing.canvas.is_whole
-        self._screen.app.push_screen(box, lambda _: self._show_keys(()))
+        self._screen.app.push_screen(box, lambda _: self._closed())
+
+    def _closed(self) -> None:
+        """Show the dashboard's own keys, and all that came while the box was open."""
+        self._show_keys(())
+        self._drawing.draw_all()
 
     def _show_keys(self, keys: Sequence[edges.Key]) -> None:
         self._drawing.end_note()
         self._drawing.keys.box_keys = keys
-        self._drawing.draw_all()
+        self._drawing.draw_keys()
 
     def action_explain(self) -> None:
         self._open(WhyScreen(self._context))
@@ -322,7 +328,7 @@ class Actions:
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self._in_thread(lambda: fixing.apply(planned, trainer, offer.verdict.cause), self._drawing.show_note)
+                self._in_thread(lambda: fixing.apply(planned, trainer, offer.verdict.cause), self._show_outcome)
 
         self._screen.app.push_screen(ConfirmScreen("Apply this fix?", names), answered)
 
@@ -332,14 +338,19 @@ class Actions:
         if fixing is None or fixing.applied is None or fixing.is_busy:
             self._drawing.show_note("no fix is applied: x applies the one on the line")
         else:
-            self._in_thread(fixing.undo, self._drawing.show_note)
+            self._in_thread(fixing.undo, self._show_outcome)
 
     def action_keep_fix(self) -> None:
         """Let the fix stay when gputop ends."""
         fixing = self._context.fixing
         if fixing is not None and fixing.applied is not None:
             fixing.applied.stays = True
-            self._drawing.show_note("the fix stays when gputop ends; u undoes it until then")
+            self._show_outcome("the fix stays when gputop ends; u undoes it until then")
+
+    def _show_outcome(self, text: str) -> None:
+        """Show a note about something that other lines show, too."""
+        self._drawing.show_note(text)
+        self._drawing.draw_all()
 
     def action_prove(self) -> None:
         """Try the cause, or show why it cannot be tried."""
@@ -353,7 +364,7 @@ class Actions:
                 self._screen.call_later(call, what)
 
         if self._context.fixing is not None:
-            self._context.fixing.start(job, lambda found: later(done, found), lambda why: later(self._drawing.show_note, why))
+            self._context.fixing.start(job, lambda found: later(done, found), lambda why: later(self._show_outcome, why))
 
     def action_stacks(self) -> None:
         """Show the stacks of everything that is stalled, or of the selected process: of a trainer with its workers."""
@@ -403,7 +414,7 @@ class Actions:
         """Begin to record, or end it."""
         recorder = self._context.feed.recorder
         if recorder.size is not None:
-            self._drawing.show_note(f"recorded {recorder.stop()}")
+            self._show_outcome(f"recorded {recorder.stop()}")
             return
         path = unused(f"gputop-{strftime('%Y%m%d-%H%M%S')}")
         try:
@@ -411,7 +422,7 @@ class Actions:
         except UserError as error:
             self._drawing.show_note(str(error))
         else:
-            self._drawing.show_note(f"recording to {path}, r ends it")
+            self._show_outcome(f"recording to {path}, r ends it")
 
     def action_save(self) -> None:
         """Write the last ten minutes, in a thread."""
@@ -489,7 +500,7 @@ class Actions:
 
     def _signal(self, name: str, targets: dict[int, int]) -> None:
         self._view.tagged = set()
-        self._drawing.show_note(send_signal(name, targets))
+        self._show_outcome(send_signal(name, targets))
 
 
 class LineScreen(RowScreen):

@@ -118,9 +118,14 @@ class Drawing:
             self._drawn_state = state if numbers_drawn else ()
 
     def show_note(self, text: str) -> None:
-        """Show a note in the last line for a few seconds."""
+        """Show a note in the last line for a few seconds; only that line is drawn."""
         self.keys.note.show(text)
-        self.draw_all()
+        self.draw_keys()
+
+    def draw_keys(self) -> None:
+        """Draw the last line: it waits for no lock of the stream, and nothing else changes with it."""
+        if self.keys.rows and self._is_possible:
+            self.canvas.send(self._show(self.keys, self.canvas.painter, moves=False))
 
     def end_note(self) -> None:
         """Show the keys in the last line again, with the next drawing."""
@@ -149,6 +154,9 @@ class Drawing:
                 everything, numbers = True, self._numbers_due(everything=True)
             moving = {name for name, place in self._places.items() if place != places[name]}
             self._follow_axis()
+            if is_laid_out_anew and stood is not None:
+                moving = set(places)
+                self._screen.paint_layout = partial(self._paint_layout, stood, self._moved)
             due: list[Panel] = [self.table] if everything or rows_are_new or self._moved > 0 else []
             if self.gpus.heat is not None and self._moved > 0 and not numbers:
                 due.append(self.gpus)
@@ -156,17 +164,9 @@ class Drawing:
             # What moves is painted in its new place, once that is known.
             shown = [(panel, panel.name in moving) for panel in (self.lanes, *due, *numbers)]
             sent = [self._show(panel, None if moves else painter, moves) for panel, moves in shown]
-            if is_laid_out_anew and stood is not None:
-                moving = set(places)
-                self._screen.paint_layout = partial(self._paint_layout, stood, self._moved)
         self.canvas.send("".join(sent))
         return bool(numbers)
 
-    def _numbers_due(self, everything: bool) -> list[Panel]:
-        now_s = time.monotonic()
-        if not everything and now_s - self._numbers_drawn_s < NUMBERS_EVERY_S:
-            return []
-        self._numbers_drawn_s = now_s
     def _paint_layout(self, stood: Sequence[Row], moved: int) -> bool:
         """Called once Textual has laid out: paint what stands elsewhere, or otherwise, now; False if only Textual can."""
         at = [(panel.name, panel.widget.region.y, panel.widget.region.height) for panel in self.panels if panel.rows]
@@ -176,6 +176,11 @@ class Drawing:
     def _is_possible(self) -> bool:
         return self._context.view.width > 0 and self._screen.is_mounted
 
+    def _numbers_due(self, everything: bool) -> list[Panel]:
+        now_s = time.monotonic()
+        if not everything and now_s - self._numbers_drawn_s < NUMBERS_EVERY_S:
+            return []
+        self._numbers_drawn_s = now_s
         self.lanes.numbers_ns = self._context.view.at_ns or self._context.session.now_ns
         return [panel for panel in self.panels if panel.has_numbers]
 

@@ -24,13 +24,14 @@ from gputop.tui.draw.why import MomentFindings
 from gputop.tui.fixing import Fixing
 
 if TYPE_CHECKING:
-    from gputop.findings.verdict import Incident, Ledger, WhatIf
+    from gputop.findings.verdict import Incident, Ledger, Verdict, WhatIf
     from gputop.prove.applying import AppliedFix
     from gputop.recording.writer import Writer
     from gputop.stream.survey import IncidentSpan, Survey
     from gputop.tui.player import Player
 
 CLOSE_S = 3.0  # s for the reader thread to close its stream: a child is given two (`gputop.stream.child.END_S`)
+WHAT_IF_EVERY_S = 10.0  # s between two computations of what changes would bring: each takes as long as a key may
 TROUBLE_S = 5.0  # s that the end of a stream stays on screen although frames come again: time to read it
 
 
@@ -275,6 +276,9 @@ class Context(Struct):
     look: ScreenSettings
     replay: Replay | None = None
     fixing: Fixing | None = None  # the fix that is applied from here; None where processes are not this machine's
+    outlook: Sequence[WhatIf] = ()  # what changes would bring, as last computed
+    outlook_of: tuple[object, ...] = ()  # cause, trainer and moment that it was computed for
+    outlook_s: float = 0.0  # when it was (time.monotonic)
 
     def losses_and_incidents(self, t_ns: int | None) -> tuple[Ledger, Sequence[Incident | IncidentSpan]]:
         """Losses and incidents up to a moment (None is now); hold the session's lock.
@@ -288,20 +292,28 @@ class Context(Struct):
         kept = self.session.ledger_at(t_ns or self.session.now_ns)
         return kept, [incident for incident in incidents if t_ns is None or incident.start_ns <= t_ns]
 
-    def findings(self, what_if: Sequence[WhatIf] | None = None) -> MomentFindings:
-        """Findings at the moment shown; hold the session's lock. Without ``what_if`` the effects of changes are computed, which
-        takes some ms."""
+    def findings(self, at_once: bool = False) -> MomentFindings:
+        """Findings at the moment shown; hold the session's lock. ``at_once``: what changes would bring is left out if it takes long."""
         session, at_ns = self.session, self.view.at_ns
         verdict, until_ns = session.verdict_at(at_ns), session.now_ns if at_ns is None else at_ns
         ledger, incidents = self.losses_and_incidents(at_ns)
         marks = session.marks if self.replay is None else self.replay.player.marks
         growing = (one for one in session.engine.incidents if grows(one) and one.start_ns <= until_ns)
         return MomentFindings(
-            verdict=verdict, ledger=ledger, incidents=incidents, what_if=session.engine.what_if(verdict) if what_if is None else what_if,
+            verdict=verdict, ledger=ledger, incidents=incidents, what_if=self._what_if(verdict, at_once),
             growths=[one for one in growing if one.end_ns is None or one.end_ns >= until_ns],
             experiments=[(mark.t_ns, mark.experiment) for mark in marks if mark.experiment and mark.t_ns <= until_ns],
             clock=lambda t_ns: time_of_day(session.unix_s(t_ns)),
         )  # fmt: skip
+
+    def _what_if(self, verdict: Verdict, at_once: bool) -> Sequence[WhatIf] | None:
+        """What changes would bring, as last computed for this trouble at this moment, if that is not long ago; None: to be computed."""
+        asked, now_s = (verdict.cause, verdict.trainer_pid, self.view.at_ns), time.monotonic()
+        if not self.outlook or asked != self.outlook_of or now_s - self.outlook_s > WHAT_IF_EVERY_S:
+            if at_once:
+                return None
+            self.outlook, self.outlook_of, self.outlook_s = self.session.engine.what_if(verdict), asked, now_s
+        return self.outlook
 
 
 def live_context(

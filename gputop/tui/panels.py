@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from copy import copy
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -33,16 +32,12 @@ from gputop.tui.draw.words import Words
 from gputop.tui.feed import Context, Replay
 from gputop.tui.widgets import Drawn
 
-if TYPE_CHECKING:
-    from gputop.findings.verdict import WhatIf
-
 LATE_S = 2.0  # s (and two intervals) after which a reading is overdue
 NEVER_S = 10.0  # s after which the first reading of a stream is overdue
 LEAST_PROCS = 8  # rows of the table that an 80×24 terminal must have: heading and seven processes
 FEW_LANES = 5  # rows of the ruler and the lanes that a heat map leaves where there is room
 LEAST_WHY = 4  # rows that the reasons need: a rule, a heading and two lines
 REASONS_EVERY_S = 2.0  # s between two drawings of the reasons, unless they are others: sentences are read, not watched
-WHAT_IF_EVERY_S = 10.0  # s between two reckonings of what changes would bring: each takes some ms
 ROWS_STEP = 2  # rows in which the table grows and shrinks
 SHRINK_S = 15.0  # s that rows of the table stay empty before other panels get them: bystanders come and go
 SLOW = 0.8  # share of the wanted speed below which a replay shows how fast it really plays
@@ -500,7 +495,6 @@ class WhyPanel(Panel):
         super().__init__(context, time_shown)
         self._made: tuple[tuple[object, ...], float] = ((), 0.0)  # what the lines are of, and when they were made (time.monotonic)
         self._lines: list[Line] = []
-        self._what_if: tuple[Sequence[WhatIf] | None, float] = (None, 0.0)  # the last, and when it was reckoned
 
     def lines(self) -> Sequence[Line]:
         if not self.rows or not self.is_known:
@@ -511,10 +505,7 @@ class WhyPanel(Panel):
         booked = self.context.losses_and_incidents(view.at_ns)[0]
         made_of, now_s = (verdict.cause, verdict.trainer_pid, view.at_ns, view.width, self.rows, booked), time.monotonic()
         if made_of != self._made[0] or now_s - self._made[1] > REASONS_EVERY_S:
-            is_fresh = made_of[:3] == self._made[0][:3] and now_s - self._what_if[1] < WHAT_IF_EVERY_S
-            found = self.context.findings(self._what_if[0] if is_fresh else None)
-            if not is_fresh:
-                self._what_if = found.what_if, now_s
+            found = self.context.findings()
             rule: Line = [("─ ", "dim"), ("e", "accent"), (f" why {'─' * view.width}"[: max(0, view.width - 3)], "dim")]
             self._lines = [rule, *why.below(found, view.width - 1, self.rows - 1)]
             self._made = made_of, now_s

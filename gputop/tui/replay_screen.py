@@ -159,7 +159,9 @@ class ReplayActions(Actions):
     def _next_incident(self, direction: int) -> IncidentSpan | None:
         again_ns = AGAIN_NS if self._player.playback.playing and direction < 0 else 0
         with self._session.lock:
-            return self._session.next_shown(list(self._survey.episodes.values()), self._at_ns - again_ns, direction)
+            # While a jump to one is under way, the next one is the one after that.
+            at_ns = self._at_ns - again_ns if self._incident_then is None else self._session.shown_ns(self._incident_then)
+            return self._session.next_shown(list(self._survey.episodes.values()), at_ns, direction)
 
     def action_moment(self) -> None:
         """Ask for a time, and go there."""
@@ -177,7 +179,7 @@ class ReplayActions(Actions):
         """Start over at the end, or stop there."""
         playback = self._player.playback
         playback.loop = not playback.loop
-        self._drawing.show_note("plays in a loop" if playback.loop else "plays once")
+        self._show_outcome("plays in a loop" if playback.loop else "plays once")
 
     def action_zoom(self, steps: int) -> None:
         """Change the time base, and load what lies before where it is not known yet."""

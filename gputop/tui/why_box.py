@@ -44,6 +44,17 @@ class WhyScreen(Box):
         super().__init__(context)
         self._note = Note()  # what was copied
         self._commands = Steady[tuple[str, ...]](())  # on the page, in the order of their keys
+        self._opens = True  # whether what takes long is left out, so that the box stands at once
+        self._is_partial = False  # whether anything was
+
+    def on_mount(self) -> None:
+        """Fill in what was left out, once the box is drawn."""
+        self.call_after_refresh(self._fill)
+
+    def _fill(self) -> None:
+        self._opens = False
+        if self._is_partial:
+            self.refresh_text()
 
     def action_prove(self) -> None:
         """Try the cause, or show why it cannot be tried."""
@@ -68,7 +79,8 @@ class WhyScreen(Box):
 
     def lines(self) -> Sequence[Line]:
         """Verdict, path, culprits, fixes; then evidence, what changes would bring, lost time by cause, the last incidents."""
-        found = self.context.findings()
+        found = self.context.findings(at_once=self._opens)
+        self._is_partial = found.what_if is None
         self._commands.show(tuple(why.commands(found.verdict)))
         return why.page(found, self.text_width, self.text_height)
 

@@ -40,7 +40,7 @@ class MomentFindings(Struct):
     verdict: Verdict
     ledger: Ledger
     incidents: Sequence[Incident | IncidentSpan]
-    what_if: Sequence[WhatIf]
+    what_if: Sequence[WhatIf] | None  # None: not computed yet
     growths: Sequence[Incident]
     experiments: Sequence[tuple[int, str]]  # (t_ns, what it found)
     clock: Callable[[int], str]  # the time of day at t_ns
@@ -86,7 +86,7 @@ def background(found: MomentFindings, width: int) -> list[Block]:
     """Blocks about effects of changes, evidence, victims, growing memory, experiments, lost time, incidents."""
     verdict = found.verdict
     blocks = [
-        measured(verdict, width), what_if(found.what_if, width), victims(verdict, width),
+        measured(verdict, width), what_if(found.what_if or (), width), victims(verdict, width),
         *(growth(one, width) for one in found.growths), experiments(found, width), ledger(found.ledger), incidents(found, width),
     ]  # fmt: skip
     return [block for block in blocks if block]
