@@ -34,7 +34,8 @@ class Field(Struct, frozen=True):
     slowest_ns: int = 0  # ns between two measurements of the slowest GPU; 0: all GPUs are alike
     spans_ns: int = 0  # ns before it that a reading is of, where that may be more than a tick: there it is drawn too
     mean_ns: int = 0
-    """ns over which the number next to a lane is a mean, because its parts are read in different ticks; 0: it is the last reading."""
+    """ns over which the number next to a lane is a mean, because its parts are read in different ticks, or a table has the rate over that
+    time; 0: it is the last reading."""
     source: str = ""
     help: str = ""
     lane_rank: int | None = None
@@ -78,9 +79,9 @@ SERIES = (
     Field("gpu.mem_used_pct", "memory", "%", warn=90, crit=97, refresh_ns=200 * MS, source="NVML memory info"),
     Field("gpu.temp_c", "temp", "°C", high=100, warn=80, crit=88, refresh_ns=SECOND, source="NVML temperature"),
     Field("gpu.sm_clock_mhz", "SM clock", "MHz", high=None, refresh_ns=200 * MS, source="NVML clocks"),
-    Field("gpu.pcie_rx_mb_per_s", "PCIe rx", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="NVML PCIe",
+    Field("gpu.pcie_rx_mb_per_s", "PCIe rx", "MB/s", high=None, digits=1, refresh_ns=SECOND, mean_ns=SECOND, source="NVML PCIe",
           help="host to GPU"),
-    Field("gpu.pcie_tx_mb_per_s", "PCIe tx", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="NVML PCIe",
+    Field("gpu.pcie_tx_mb_per_s", "PCIe tx", "MB/s", high=None, digits=1, refresh_ns=SECOND, mean_ns=SECOND, source="NVML PCIe",
           help="GPU to host"),
     Field("gpu.c2c_rx_mb_per_s", "C2C rx", "MB/s", high=None, digits=1, refresh_ns=SECOND, source="NVML GPM",
           help="Grace CPU to GPU"),

@@ -41,6 +41,7 @@ REASONS_EVERY_S = 2.0  # s between two drawings of the reasons, unless they are 
 ROWS_STEP = 2  # rows in which the table grows and shrinks
 SHRINK_S = 15.0  # s that rows of the table stay empty before other panels get them: bystanders come and go
 SLOW = 0.8  # share of the wanted speed below which a replay shows how fast it really plays
+NO_GPU = "the driver lists no GPU"
 COST_EVERY_S = 1.0  # s between two readings of what gputop costs
 
 
@@ -330,7 +331,7 @@ class GpusPanel(Panel):
         older, newer = session.boards_around(view.at_ns, SECOND_NS)
         if newer.gpus:
             return gpus.lines(newer, older, view, self.rows)
-        return [[(fit(f" GPU  none: {offer_of(session)}", view.width), "dim")]]
+        return [[(fit(f" GPU  none: {offer_of(session) or NO_GPU}", view.width), "dim")]]
 
     @property
     def lane_at(self) -> int:

@@ -449,7 +449,7 @@ async def test_a_click_on_a_title_sorts_by_it_and_another_the_other_way_round(ma
             assert (app.context.view.sort, app.context.view.reverse) == ("cpu", reverse)
         await pilot.click("#procs", offset=(inset + heading.index("RSS"), 0))
         assert (app.context.view.sort, app.context.view.reverse) == ("mem", False)
-        for title in ("STATE", "state lane"):  # they stand for no order
+        for title in ("STATE", "over time"):  # they stand for no order
             await pilot.click("#procs", offset=(inset + heading.index(title), 0))
             assert app.context.view.sort == "mem"
         await pilot.click("#procs", offset=(inset + heading.index("PID") - 4, 0))

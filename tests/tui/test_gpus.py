@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from gputop.model.board import Board, GpuBoard
 from gputop.model.frame import Frame, GpuProc, MigInstance
 from gputop.stream.session import Session
+from gputop.tui.draw.gpus import lines
 from gputop.tui.draw.lanes import all_lanes
 from gputop.tui.draw.table import held_bytes, mean_share, place_of
 from gputop.tui.draw.view import View
@@ -177,3 +178,35 @@ def test_where_gpm_tells_of_kernels_they_have_a_lane_beside_utilization() -> Non
     session.ingest(frame)
     titles = [lane.title for lane in all_lanes(session, View())]
     assert titles[:2] == ["GPU 0 util", "GPU 0 GR act"]
+
+
+@pytest.mark.parametrize(
+    ("rx", "tx", "told"),
+    [(11.9e6, 0.3e6, "11.9/0.3 MB/s"), (312e6, 99.9e6, "312/99.9 MB/s"), (58.31e9, 0.2e9, "58.3/0.2 GB/s"), (0.0, 0.0, "0.0/0.0 MB/s")],
+)
+def test_a_rate_over_pcie_is_in_the_unit_in_which_it_is_not_zero(rx: float, tx: float, told: str) -> None:
+    board, older = scene.session().board, scene.session().board
+    for one, seconds in ((older, 0), (board, 1)):
+        gpu = one.gpus[0]
+        gpu.values |= {"pcie_rx_bytes": int(rx * seconds), "pcie_tx_bytes": int(tx * seconds)}
+        gpu.read_ns |= dict.fromkeys(("pcie_rx_bytes", "pcie_tx_bytes"), seconds * 10**9)
+    heading, first, *_ = lines(board, older, View(width=140), 4)
+    row, column = "".join(text for text, _ in first), "".join(text for text, _ in heading).index("pcie rx/tx")
+    assert row[column:].startswith(f"{told} ")
+
+
+async def test_no_gpu_has_its_reason(make_app: MakeApp) -> None:
+    session = scene.session()
+    session.board.gpus.clear()
+    app = make_app(session)
+    async with app.run_test(size=(80, 24)):
+        assert "none: the driver lists no GPU" in part(app, "gpus")[0]
+
+
+async def test_the_first_line_cuts_nothing_but_the_host(make_app: MakeApp) -> None:
+    app = make_app()
+    async with app.run_test(size=(80, 24)) as pilot:
+        for columns in range(60, 130, 7):
+            await pilot.resize_terminal(columns, 24)
+            await pilot.pause()
+            assert "…" not in part(app, "header")[0]

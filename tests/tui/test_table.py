@@ -218,3 +218,4 @@ async def test_the_question_before_a_signal_has_user_gpu_and_the_whole_command(m
 def test_a_culprit_that_takes_little_does_not_take_nothing() -> None:
     assert table._takes(4.0, 2) == ("takes 4% CPU", "takes 4% of a CPU")
     assert table._takes(90.0, 4) == ("takes 0.9 CPU", "takes 0.9 of 4 CPUs")
+    assert table._takes(1250.0, 192)[1] == "takes 12.5/192 CPUs"  # whole in its column

@@ -65,15 +65,26 @@ def header_lines(session: Session, view: View, mode: Span, own: str, recording: 
     if view.width >= 120:
         right += [("  ", ""), (own, "dim")]
     right += [("  ", ""), (at, "title")]
-    left = [("gputop", "title"), (f"  {_place(session)}", "dim")]
     room = view.width - _width(right) - 1
+    name = "gputop  "
+    left = [(name.rstrip(), "title"), (f"  {_joined(_place(session), room - len(name))}", "dim")]
     return [_fit_spans(left, room) + right]
 
 
-def _place(session: Session) -> str:
+def _joined(parts: Sequence[str], room: int) -> str:
+    """The first part, and of the others those that have room as a whole."""
+    text, *others = parts
+    for part in others:
+        if cell_width(f"{text} · {part}") <= room:
+            text = f"{text} · {part}"
+    return text
+
+
+def _place(session: Session) -> list[str]:
+    """Where this is: the host, its GPUs, their driver, what is in use of the host."""
     header = session.header
     if header is None:
-        return "starting"
+        return ["starting"]
     nvml = session.board.sources.get("nvml")
     names = [gpu.text("name").removeprefix("NVIDIA ") or "unknown GPU" for gpu in session.board.gpus.values()]
     parts = [header.host, *(f"{names.count(name)}× {name}" for name in dict.fromkeys(names))]
@@ -82,7 +93,7 @@ def _place(session: Session) -> str:
         parts.append(f"CUDA {nvml.detail.get('cuda', '')}" if nvml.detail.get("cuda") else "")
     if header.simulated:
         parts[1:] = [f"SIMULATED {'GPU' if len(names) < 2 else f'{len(names)} GPUs'}"]
-    return " · ".join(part for part in (*parts, *_memory(session.board)) if part)
+    return [parts[0], *(part for part in (*parts[1:], *_memory(session.board)) if part)]
 
 
 def _memory(board: Board) -> list[str]:

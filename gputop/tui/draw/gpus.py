@@ -14,6 +14,7 @@ from gputop.tui.draw.lanes import level
 from gputop.tui.draw.view import View
 
 GIB = 1 << 30
+LEAST_WHOLE = 100  # MB/s or GB/s from which on a rate has no digit behind the point: two rates fill their column
 Cell = Callable[[GpuBoard, Board], Span]
 Entry = tuple[GpuBoard, MigInstance | None]  # subject of a row: a GPU, or one of its instances
 
@@ -157,10 +158,12 @@ def clocks(gpu: GpuBoard, _older: Board) -> Span:
 def _pcie(gpu: GpuBoard, older: Board) -> Span:
     """Receive and send rate: of the byte counters where the GPU has them, else the driver's own rate."""
     before = older.gpus.get(gpu.index)
-    rates = [gpu_bytes_per_s(before, gpu, f"pcie_{way}_bytes") for way in ("rx", "tx")]
-    if rates[0] is None or rates[1] is None:
+    known = [gpu_bytes_per_s(before, gpu, f"pcie_{way}_bytes") for way in ("rx", "tx")]
+    if len(rates := [rate for rate in known if rate is not None]) < len(known):
         return _absent(gpu, "pcie_rx_bytes_per_s")
-    return f"{rates[0] / 1e9:.1f}/{rates[1] / 1e9:.1f} GB/s", ""
+    unit, per = ("GB/s", 1e9) if max(rates) >= 1e9 else ("MB/s", 1e6)  # 20 MB/s is not 0.0
+    shown = [f"{rate / per:.{int(rate < LEAST_WHOLE * per)}f}" for rate in rates]
+    return f"{'/'.join(shown)} {unit}", ""
 
 
 _READ = ("util_pct", "mem_used_bytes", "power_w", "temp_c")  # if no such reading exists, the row gives the reason

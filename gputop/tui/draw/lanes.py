@@ -82,7 +82,7 @@ def all_lanes(session: Session, view: View, story: Verdict | None = None) -> lis
     no_pressure = UNREAD if host is None or host.state == "ok" else host.reason
     for field in FIELDS.values():
         if field.lane_rank is not None:
-            absent = no_pressure if field.source.startswith("/proc/pressure") else ""
+            absent = no_pressure if field.source.startswith("/proc/pressure") else UNREAD
             found.append(Lane((field.id, 0), field.title, absent=absent, priority=field.lane_rank))
     found += _lanes_of_nics(session, story)
     if (RDMA, 0) in session.history.series:
@@ -503,8 +503,8 @@ def brief_number(value: float) -> str:
 def value_at(key: SeriesKey, history: History, at_ns: int) -> float:
     """The number next to a lane; NaN where none stands."""
     spec = FIELDS[key[0]]
-    if spec.mean_ns:
-        return history.cell(key, at_ns - spec.mean_ns + TICK_SLACK_NS, at_ns + 1)
+    if spec.mean_ns and (mean := history.cell(key, at_ns - spec.mean_ns + TICK_SLACK_NS, at_ns + 1)) == mean:
+        return mean
     return history.at(key, at_ns, max(2 * spec.refresh_ns, 2 * spec.slowest_ns, 3 * SECOND_NS // 2))
 
 

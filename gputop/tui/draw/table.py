@@ -22,7 +22,7 @@ from gputop.model.roles import COMPILES, Role, is_foreign_list, is_whole_machine
 from gputop.stream.history import History
 from gputop.stream.session import Session, word_of
 from gputop.system.privilege import INITIAL_PID_NAMESPACE
-from gputop.system.text import clean, fit
+from gputop.system.text import cell_width, clean, fit
 from gputop.tui.draw import Line, Span, duration, size
 from gputop.tui.draw.columns import TableColumn, cells, titles, total
 from gputop.tui.draw.lanes import RollingCells, level, merge, with_cursor
@@ -40,7 +40,7 @@ GLYPHS = {
     "ahead": "·", "stopped": "■", "waiting-data": "░", "waiting-gpu": "▂", "transfer": "►", "sleeping": " ", "dead": "×",
 }  # fmt: skip
 STARVING_GLYPH = "▇"  # never a whole cell: rows under each other stay apart
-WIDE_FROM = 110  # columns of a terminal from which on STATE has room for how much of the host a culprit takes
+WIDE_FROM, WIDE = 110, 20  # columns of a terminal from which on STATE has so many, for what a culprit takes of the host
 SHARE_SPAN_NS = 2_400_000_000  # ns before the newest tick in which shares may still change: a reading tells of 1.1 s, and comes as late
 LEAST_TENTHS_PCT = 10.0  # % of a CPU from which a culprit's CPUs are printed in tenths; fewer would read 0.0
 SHARES = " ▁▂▃▄▅▆▇▇"  # eighths of a CPU; never a whole cell: rows under each other stay apart
@@ -286,7 +286,8 @@ def _takes(cpu_pct: float | None, cpus: int) -> tuple[str, str]:
     if cpu_pct < LEAST_TENTHS_PCT:
         return f"takes {cpu_pct:.0f}% CPU", f"takes {cpu_pct:.0f}% of a CPU"
     brief = f"takes {cpu_pct / 100:.1f}"
-    return f"{brief} CPU", f"{brief} of {cpus} CPUs" if cpus else f"{brief} CPUs"
+    whole = f"{brief} of {cpus} CPUs" if cpus else f"{brief} CPUs"
+    return f"{brief} CPU", whole if len(whole) <= WIDE else f"{brief}/{cpus} CPUs"
 
 
 def _folded(found: list[ProcessRow], view: View) -> list[ProcessRow]:
@@ -402,7 +403,7 @@ def heading(view: View, lane_columns: int) -> Line:
     sorted_by = any(column.order == view.sort for column in columns_of(view))  # its title has a mark
     order = "" if view.sort == "natural" or sorted_by else f"  by {SORTS[view.sort][0]}{' reversed' if view.reverse else ''}"
     hidden = HIDDEN if lane_columns >= len(HIDDEN) else HIDDEN.partition(" ")[2]
-    title = hidden if view.hides_bystanders else "state lane, same axis" if lane_columns >= 40 else "state"
+    title = hidden if view.hides_bystanders else "over time, same axis" if lane_columns >= 40 else "over time"
     chosen = view.chosen
     return [
         (fit(titles(columns_of(view), view.sort, view.reverse), view.width - lane_columns), "head"),
@@ -485,8 +486,9 @@ def _pid(row: ProcessRow, view: View) -> Span:
 def _who(row: ProcessRow, view: View) -> Span:
     name = f"{row.who} {row.arguments}".rstrip()
     if row.takes[0] and row.role is None:
-        owner = f" ({row.user})" if row.user and not any(column.title == "USER" for column in columns_of(view)) else ""
-        return f"{CULPRIT_MARK} {row.who}{owner} {row.arguments}".rstrip(), "culprit"
+        name, shown = f"{CULPRIT_MARK} {row.who}", {column.title: column.width for column in columns_of(view)}
+        whose = f"{name} ({row.user})" if row.user and "USER" not in shown else name
+        return f"{whose if cell_width(whose) < shown['WHO'] else name} {row.arguments}".rstrip(), "culprit"
     if row.takes[0]:
         name = f"{CULPRIT_MARK} {name}"
     if row.role and row.role.kind == "trainer":
@@ -536,7 +538,7 @@ _COLUMNS = (
     TableColumn("GPU", 4, lambda row, _: (row.gpu, ""), order="natural", needs="GPU", help="GPUs that it is on; 3:1 is a MIG device"),
     TableColumn("WHO", 20, _who, left=True, order="natural", grows=((115, 32), (190, 44)), help="program and arguments"),
     *COLUMNS,
-    TableColumn("STATE", 13, _state_cell, left=True, fills=True, grows=((WIDE_FROM, 20),), help="what it does or waits for; ~ is inferred"),
+    TableColumn("STATE", 13, _state_cell, left=True, fills=True, grows=((WIDE_FROM, WIDE),), help="what it does or awaits; ~: inferred"),
     TableColumn("CPU%", 6, _number("cpu_pct"), order="cpu", help="% of one CPU, all threads"),
     TableColumn("RUNQ%", 6, _number("runq_pct", "runq.pct"), order="runq", help="% of time ready to run without a CPU, main thread"),
     TableColumn("DISK%", 6, _number("disk_pct", "psi.io_pct"), 160, help="% of time waiting for block I/O"),
@@ -549,8 +551,7 @@ _COLUMNS = (
     TableColumn("TIME", 9, _elapsed, 130, order="time", help="time since it was started"),
 )
 TITLES = tuple(column.title for column in _COLUMNS)
-ALWAYS = ("PID", "WHO", "STATE")
-"""Columns without which a row says nothing."""
+ALWAYS = ("PID", "WHO", "STATE")  # columns without which a row says nothing
 
 
 def help_of(title: str) -> str:
