@@ -18,7 +18,8 @@ READ_S = 3.0  # s that a screen stands before the first key, in which it prepare
 STILL_S = 0.3  # s without output after which a key has done its work
 BOXES = {"e": "why", "s": "stacks", "?": "help", "z": "one lane large", "\x1bOQ": "columns", "v": "lanes", "\x10": "palette"}
 KEYS = {"n": "next incident", "o": "sort", "b": "bystanders", "j": "select"}
-"""Key -> what it brings about; boxes are closed again by Escape."""
+"""Key -> what it brings about."""
+CLEARED = (*BOXES, "o", "j")  # keys with Escape after each: it closes a box, and lets a sort order, or a selection, begin anew
 _NAMES = {"\x1bOQ": "F2", "\x10": "^p"}
 
 
@@ -38,7 +39,7 @@ def costs(presses: int) -> dict[str, list[float]]:
         for key in {**BOXES, **KEYS}:
             for _ in range(presses):
                 found.setdefault(key, []).append(_pressed(terminal, key))
-                if key in BOXES:
+                if key in CLEARED:
                     _pressed(terminal, "\x1b")
     return found
 
