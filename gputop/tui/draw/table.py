@@ -489,8 +489,7 @@ def _who(row: ProcessRow, view: View) -> Span:
         name, shown = f"{CULPRIT_MARK} {row.who}", {column.title: column.width for column in columns_of(view)}
         whose = f"{name} ({row.user})" if row.user and "USER" not in shown else name
         return f"{whose if cell_width(whose) < shown['WHO'] else name} {row.arguments}".rstrip(), "culprit"
-    if row.takes[0]:
-        name = f"{CULPRIT_MARK} {name}"
+    name = f"{CULPRIT_MARK} {name}" if row.takes[0] else name
     if row.role and row.role.kind == "trainer":
         if not view.tree:
             return name, "title"
