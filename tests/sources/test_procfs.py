@@ -356,6 +356,17 @@ def test_changed_affinity_is_noticed(proc: FakeProc, reader: Reader) -> None:
     assert info(frames, 100).cpus_allowed == "0"
 
 
+def test_changed_affinity_of_what_feeds_a_trainer_is_noticed_as_soon(proc: FakeProc, reader: Reader) -> None:
+    for pid in (500, 510, 520):
+        proc.process(pid)
+    told = {"hot": {100}, "wakers": {500}, "programs": {510}}
+    reader.beat(**told)
+    for pid in (500, 510, 520):
+        proc.identity(pid, allowed="0")
+    frames = [reader.beat(**told) for _ in range(40)]
+    assert {one.pid: one.cpus_allowed for frame in frames for one in frame.infos if one.cpus_allowed == "0"} == {500: "0", 510: "0"}
+
+
 def test_a_title_that_a_process_gives_itself_is_noticed(proc: FakeProc, reader: Reader) -> None:
     """Its command line is looked at more seldom than its affinity."""
     reader.beat()

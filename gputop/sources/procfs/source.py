@@ -38,7 +38,7 @@ LIST_AT_LEAST_NS = 1_000_000_000  # ns after which /proc is listed if any proces
 LIST_IN_ANY_CASE_NS = 5_000_000_000  # ns after which it is listed even so: as many may have begun in another pid namespace as ended here
 CROWD_LOOKS_PER_S = 2.5  # readings of a trainer or worker if there are more than `FEW`, as often as the probes' maps are read
 TOGETHER = 2 * FEW  # trainers and workers that are read in the same tick: cheaper than in two, each with cold caches
-HOT_REFRESH_S, CROWD_REFRESH_S = 3, 6  # s between two readings of a trainer's or worker's cgroup and affinity; if there are many
+HOT_REFRESH_S, CROWD_REFRESH_S = 3, 6  # s between two readings of a trainer's, worker's or feeder's cgroup and affinity; if there are many
 TITLE_REFRESH_S = 12  # s between two readings of its command line, a multiple of both
 SOCKETS_REFRESH_S = 24  # s between two readings of a sleeping process's use of sockets, some ms for thousands; as above
 COLD_REFRESH_S = 60  # s between two readings of other processes' identity
@@ -88,6 +88,7 @@ class ProcfsSource:
         self._budget_ns = int(settings.interval_ns * READ_SHARE)
         self._wakers: frozenset[int] = frozenset()
         self._threaded: frozenset[int] = frozenset()  # wakers that are read per thread, in the looks of other processes
+        self._feeding: frozenset[int] = frozenset()  # wakers and programs whose identity is read as often as trainers'
         self._alone: frozenset[int] = frozenset()
         self._ends: dict[int, Ends] = {}
         self._readers: dict[int, Ends] = {}
@@ -348,6 +349,8 @@ class ProcfsSource:
         """Take over the hot processes; their libraries, and libraries of processes on a GPU, are read first."""
         self._wakers, self._alone = beat.wakers, beat.alone
         self._threaded = beat.wakers if len(beat.wakers) <= FEW else frozenset(sorted(beat.wakers & self._ends.keys())[:FEW])
+        feeding = beat.wakers | beat.programs
+        self._feeding = feeding if len(feeding) <= FEW else self._threaded
         asked = (beat.hot, beat.gpu_pids, self._births)
         if asked == self._asked:
             return
@@ -425,6 +428,8 @@ class ProcfsSource:
             return False
         if hot:
             return self._passes(process, tick, HOT_REFRESH_S if len(self._hot) <= FEW else CROWD_REFRESH_S)
+        if process.pid in self._feeding and self._passes(process, tick, HOT_REFRESH_S):
+            return True
         age_s = (tick.boot_ticks - process.stat.start_ticks) * parse.NS_PER_CLOCK_TICK // 1_000_000_000
         return age_s == SETTLED_S or self._passes(process, tick, COLD_REFRESH_S)
 
@@ -433,7 +438,7 @@ class ProcfsSource:
 
     def _refresh(self, process: Process, tick: Tick, hot: bool) -> bool:
         """Read again what changes without an exec; True if anything changed."""
-        titled = not hot or self._passes(process, tick, TITLE_REFRESH_S)
+        titled = not (hot or process.pid in self._feeding) or self._passes(process, tick, TITLE_REFRESH_S)
         changed = process.refresh(titled)
         if hot and process.stat.ppid not in self._hot and self._is_asked_for_sockets(process, tick):
             changed = process.identity.change(sockets=process.use_of_sockets(self._above(process))) or changed
