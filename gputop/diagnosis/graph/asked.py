@@ -7,11 +7,12 @@ from collections import Counter
 from gputop.diagnosis.facts import waits
 from gputop.diagnosis.facts.facts import Member
 from gputop.diagnosis.facts.family import INPUT, has_thread_outside
+from gputop.diagnosis.facts.feeders import LISTENING
 from gputop.diagnosis.facts.kinds import is_engines
 from gputop.diagnosis.facts.serving import ServerFacts
 from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.findings import policy
-from gputop.findings.verdict import READS, SERVES
+from gputop.findings.verdict import FEEDS, READS, SERVES
 
 
 def is_left_alone(job: WalkedJob) -> bool:
@@ -27,8 +28,8 @@ def all_wait_to_be_asked(job: WalkedJob) -> bool:
     """The part of `is_left_alone` about the other processes."""
     near = [one for one in job.members if one.near and one.part != READS]
     most = policy.TENTH + 1.0 - (job.idle or 0.0)  # what they run for the work that its GPU has had
-    rest = all(one.cores <= most and not _stands(one) for one in job.members) and all(_waits_to_be_asked(one) for one in near)
-    return bool(near) and not job.workers and rest
+    rest = all(one.cores <= most and not _stands(one) for one in job.members)
+    return bool(near) and not job.workers and rest and all(_waits_to_be_asked(one, is_client(one, job)) for one in near)
 
 
 def lacks_requests(job: WalkedJob, server: ServerFacts | None) -> bool:
@@ -77,11 +78,19 @@ def waits_for_others(job: WalkedJob) -> float:
     return sum(job.pools.get(f"main.{kind}", 0.0) for kind in kinds)
 
 
-def _waits_to_be_asked(one: Member) -> bool:
+def is_client(one: Member, job: WalkedJob) -> bool:
+    """True if a member asks the job: it does not listen, so it made its connection to the job, which does, and it reads the answers. While
+    it sleeps by its clock it wants nothing."""
+    return job.trainer.info.sockets == LISTENING and one.near and one.part == FEEDS and job.trainer.pid in one.asks
+
+
+def _waits_to_be_asked(one: Member, asks: bool) -> bool:
     asleep = Counter({kind: times for kind, times in one.met.items() if kind != waits.ONCPU})
     for_input = sum(asleep[kind] for kind in INPUT)
     if one.part == SERVES:  # its threads wait for clients, and its main thread for its end
         for_input += asleep[waits.LOCK] + asleep[waits.TIMER]
+    elif asks:
+        for_input += asleep[waits.TIMER]
     return for_input >= policy.MOST * asleep.total() > 0.0
 
 

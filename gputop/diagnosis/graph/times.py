@@ -399,10 +399,10 @@ class Times:
     def unasked_here(self) -> bool:
         """True if waits at the sockets of the trainer's peers are for work, not for the network: all peers are processes of this machine
         that wait for requests themselves, and the main thread sleeps longer at a time than an answer takes. A peer that sleeps by a timer
-        has a request, and answers late. An inference server's own metrics show the same."""
+        has a request, and answers late, unless it is one who asks. An inference server's own metrics show the same."""
         if self.lacks_requests:
             return True
-        late = any(one.near and one.met[waits.TIMER] for one in self.members.values())
+        late = any(one.near and one.met[waits.TIMER] and not asked.is_client(one, self.job) for one in self.members.values())
         return self.trainer.rest_s >= policy.PAUSE_S and not late and asked.all_wait_to_be_asked(self.job)
 
     @cached_property

@@ -121,6 +121,22 @@ def test_who_waits_at_the_socket_of_a_coordinator_without_requests_is_idle(own: 
     assert scene.engine.verdict.cause == cause
 
 
+@pytest.mark.parametrize(("sockets", "idle"), [("listening", True), ("connected", False)], ids=["client", "server that it asked"])
+def test_a_client_that_sleeps_by_its_clock_wants_nothing(sockets: str, idle: bool):
+    """A dashboard asks a database every two seconds; a server that sleeps is late."""
+    scene = lone(0.0, SOCKET, sockets=sockets, switches=0, other_ends=[300])
+    scene.procs[100].threads, scene.procs[100].thread_looks = {110: (0.0, 0.0)}, [SOCKET]
+    info = {"sockets": "connected", "other_ends": [100]}
+    scene.add(Proc(300, ppid=1, comm="grafana", cmdline=["grafana"], looks=[SLEEP], info=info))
+
+    def work(i: int) -> None:
+        asked = i % 20 < 3
+        scene.gpus[0]["util_pct"], scene.procs[100].run = (95.0, 0.1) if asked else (0.0, 0.0)
+
+    scene.play_tenths(work, 20.0)
+    assert (scene.engine.verdict.symptom == "idle") == idle
+
+
 @pytest.mark.parametrize("look", [SOCKET, READ_PIPE, AWAIT, SLEEP, EPOLL], ids=["socket", "pipe", "lock", "timer", "poll"])
 def test_a_context_that_is_kept_open_without_steps_is_idle(look: dict):
     """Nobody runs anything in it."""
