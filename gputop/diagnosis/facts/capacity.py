@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from msgspec.structs import replace
 
 from gputop.diagnosis.facts.facts import Capacity, Facts, JobFacts, Taker
 from gputop.diagnosis.facts.proc import ProcFacts
 from gputop.findings import policy
+from gputop.findings.verdict import READS
 from gputop.model.machine import parse_cpus
 
 
@@ -18,9 +21,41 @@ def capacity(job: JobFacts, facts: Facts) -> Capacity:
     return known[pid]
 
 
+def capacity_of_feeder(job: JobFacts, facts: Facts, pids: Collection[int]) -> Capacity | None:
+    """Capacity of the CPUs that processes ``pids``, which load for the job and are late for a CPU, may use; None if their masks, or the
+    host's CPUs, are not known."""
+    lists = [one.info.cpus_allowed for one in facts.takers if one.pid in pids and one.info is not None]
+    busy, allowed = facts.host.busy, frozenset[int]().union(*map(parse_cpus, filter(None, lists)))
+    if not allowed or facts.host.renumbered or not allowed <= busy.keys():
+        return None
+    inside = sum(1.0 - busy[cpu] for cpu in allowed)
+    within = feeders_within(job, facts, allowed)
+    own, ready = {one.pid for one in within}, {one.pid: one.ready for one in job.members}
+    used = sum(one.cores for one in within)
+    lacking = max(0.0, used + sum(ready.get(pid, 0.0) for pid in own) - len(allowed))
+    taken = sum(one.cores for one in beside(job, facts, allowed) if one.pid not in own)
+    return Capacity(
+        allowed=allowed, host=frozenset(busy), idle_inside=inside, idle_outside=len(busy) - sum(busy.values()) - inside,
+        given=frozenset(busy), taken=taken, used=used, lacking=lacking, preempted_by_others=None,
+    )  # fmt: skip
+
+
+def feeders_within(job: JobFacts, facts: Facts, allowed: frozenset[int]) -> list[Taker]:
+    """The processes outside the job's own tree that load for it, or that its trainer started, and that may use none but those CPUs; the
+    busiest first."""
+    members = {one.pid for one in job.members if one.part != READS}
+    own = (one for one in facts.takers if one.info is not None and (one.pid in members or one.info.ppid == job.trainer.pid))
+    return [one for one in own if one.info is not None and one.info.cpus_allowed and parse_cpus(one.info.cpus_allowed) <= allowed]
+
+
 def is_held(job: JobFacts, cpus: Capacity) -> bool:
     """True if the job's CPU mask keeps it from CPUs, rather than strangers on the CPUs it may use."""
     return cpus.pinned and cpus.strangers_part < policy.HALF and (others_idle(cpus) or _by_hand(job, cpus))
+
+
+def feeder_is_held(cpus: Capacity | None) -> bool:
+    """True if its own mask keeps what loads for a job from CPUs that idle, rather than strangers on the CPUs it may use."""
+    return cpus is not None and cpus.pinned and cpus.strangers_part < policy.HALF and others_idle(cpus)
 
 
 def others_idle(cpus: Capacity) -> bool:

@@ -179,6 +179,8 @@ def pool_of(leaf: Leaf, trail: Trail) -> str:
         kind = "running" if data else "runnable" if trail[0].kind == READY else "lock" if leaf.holder != "main" else "computing"
     if leaf.resource in ("work", waits.TIMER, waits.UNKNOWN) and leaf.holder.endswith(("program", "feeder")):
         kind = trail[data].kind if trail[data].kind not in (RUN, READY) else waits.PIPE
+    elif leaf == ("mask", "feeder"):
+        kind = "behind"  # who waits for it sleeps itself
     elif leaf.resource == "nobody" and trail and trail[-1].kind != waits.STOPPED:
         kind = trail[-1].kind
     return f"{'data' if data else 'main'}.{kind}"

@@ -110,12 +110,15 @@ def _born(walk: Walk) -> Iterator[Price]:
         yield Price(Leaf("birth", "worker"), inf, _MAKING.__contains__)
 
 
+_FOR_CPU = ("main.runnable", "main.behind")  # waits for a CPU: its own, or a feeder's
+
+
 def _paused(walk: Walk) -> Iterator[Price]:
     """Price of a pause: time in which the trainer does something else, unless a worker owes it a batch or its own threads hold it up."""
     pools = walk.job.pools
     owed = sum(share for pool, share in pools.items() if pool.startswith("data.") and pool != "data.ahead")
     if max(owed, pools.get("main.gil", 0.0)) < policy.LOST:
-        may_pause = {pool for pool in pools if pool in ("data.ahead", "gpu.peer") or (pool.startswith("main.") and pool != "main.runnable")}
+        may_pause = {pool for pool in pools if pool in ("data.ahead", "gpu.peer") or (pool.startswith("main.") and pool not in _FOR_CPU)}
         yield Price(Leaf("pause", "main"), pausing.paused(walk.job, walk.facts), may_pause.__contains__)
 
 

@@ -11,11 +11,12 @@ A leaf is a resource and its holder; `gputop.diagnosis.judge` has the table that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
 from gputop.diagnosis.facts import feeders, waits
+from gputop.diagnosis.facts.capacity import capacity_of_feeder, feeder_is_held
 from gputop.diagnosis.facts.life import may_spin
 from gputop.diagnosis.facts.proc import TURN, ProcFacts
 from gputop.diagnosis.graph import owners
@@ -195,13 +196,20 @@ class Walk(Times):
         self.book("memory", who, stalled, trail)
         self.book("work", who, share - stalled, trail)
 
-    def ready(self, share: float, who: str, trail: Trail, crowd: tuple[str, str] = ("cpu", "own")) -> None:
+    def ready(
+        self, share: float, who: str, trail: Trail, crowd: tuple[str, str] = ("cpu", "own"), late: Collection[int] = ()
+    ) -> None:
         """Book a wait for a CPU to the holders of the CPUs: a quota, a mask, strangers, or the job itself: its part goes to the leaf
-        ``crowd``."""
+        ``crowd``. ``late``: pids of the feeders that wait for it; the job's own processes, if none."""
         throttled = share * owners.throttled_part(max(self.job.limits.throttled_periods, self.job.limits.fed_throttled_periods))
         self.book("quota", who, throttled, trail)
         share -= throttled
         if share <= 0.0:
+            return
+        if late and feeder_is_held(capacity_of_feeder(self.job, self.facts, late)):
+            pid = trail[-1].pid if trail[-1].pid in late else min(late)
+            before = trail[:-1] if trail[-1].pid == pid else trail
+            self.book("mask", "feeder", share, (*before, Hop(pid, pid, READY, share, True)))
             return
         for leaf, part in self._cpu_holders:
             if leaf == ("cpu", "own") and who == "main" and crowd == leaf and self.workers:
@@ -301,7 +309,7 @@ class Walk(Times):
                 elif does == READY:
                     stopped = mine * owners.throttled_part(self.job.limits.of_members.get(pid, (0.0, 0.0, ""))[0])
                     self.book("quota", who, stopped, along)
-                    self.ready(mine - stopped, who, along, crowd=("work", f"{who}'s {holder}"))
+                    self.ready(mine - stopped, who, along, crowd=("work", f"{who}'s {holder}"), late=(pid,))
                 elif does == waits.STOPPED:
                     self.book("nobody", "worker", mine, along)
                 elif does == waits.OUTPUT:
@@ -336,7 +344,8 @@ class Walk(Times):
         elif wanted >= policy.AT_WORK:
             keep = owners.own_part(ran, waited)
             self.book(*work, share * keep, trail)
-            self.ready(share * (1.0 - keep), who, trail, crowd=work if who == "main" else ("cpu", "own"))
+            crowd, pids = (work, self.children) if who == "main" else (("cpu", "own"), set[int]())
+            self.ready(share * (1.0 - keep), who, trail, crowd=crowd, late=pids)
         elif who == "worker" and self.turns:
             self.book("lock", "process", share, trail)
         elif slept := feeders.programs_sleep(self.job, self.facts) if who == "main" else 0.0:

@@ -181,6 +181,39 @@ def tars_on_the_disk() -> Scene:
     return scene.add(*(Proc(900 + i, 100, "tar", ["tar", "-xO"], 0.02, 0.0, [DISK]) for i in range(2)))
 
 
+def pinned_decoders() -> Scene:
+    """It reads frames from two programs of its own, which share one CPU; it may use all, and the others idle."""
+    scene = alone(55.0, 0.02, [AWAIT, READ_PIPE]).drop(101, 102)
+    scene.cpu_busy, scene.procs[100].info["other_ends"] = [0.99, 0.05, 0.05, 0.05], [900, 901]
+    one = {"cpus_allowed": "0"}
+    return scene.add(*(Proc(900 + i, 100, cmdline=["decode", f"cam{i}"], run=0.49, wait=0.5, looks=[ON_CPU], info=one) for i in range(2)))
+
+
+def pinned_service() -> Scene:
+    """The same of two processes of somebody else's, at the other ends of its sockets."""
+    scene = pinned_decoders()
+    scene.procs[100].looks = [SOCKET]
+    for pid in (900, 901):
+        scene.procs[pid].ppid, scene.procs[pid].info["sockets"] = 1, "listening"
+    return scene
+
+
+def decoders_beside_a_stranger() -> Scene:
+    """A stranger fills the CPU that they share: without it their mask would do."""
+    scene = pinned_decoders()
+    scene.procs[900].run, scene.procs[900].wait, scene.procs[901].run, scene.procs[901].wait = 0.2, 0.2, 0.2, 0.2
+    return scene.add(Proc(950, comm="sim", cmdline=["/bin/sim"], run=0.58, looks=[ON_CPU], info={"cpus_allowed": "0"}))
+
+
+def decoders_with_room() -> Scene:
+    """Their mask has room for both: they are too slow, or too few."""
+    scene = pinned_decoders()
+    for pid in (900, 901):
+        scene.procs[pid].run, scene.procs[pid].wait, scene.procs[pid].info["cpus_allowed"] = 0.97, 0.01, "0-1"
+    scene.cpu_busy = [0.99, 0.99, 0.05, 0.05]
+    return scene
+
+
 def pinned_programs() -> Scene:
     """Threads of the trainer read what three programs of its own compute, all of them held to CPU 0 beside an idle one."""
     scene = alone(55.0, 0.02, [FUTEX]).drop(101, 102)
@@ -258,6 +291,10 @@ FED: dict[Callable[[], Scene], tuple[str, str]] = {
     decompressor_on_the_only_cpu: ("input-bound", "slow-transform"),
     tars_on_the_disk: ("input-bound", "disk-io"),
     pinned_programs: ("input-bound", "affinity"),
+    pinned_decoders: ("input-bound", "affinity"),
+    pinned_service: ("input-bound", "affinity"),
+    decoders_beside_a_stranger: ("input-bound", "cpu-contention"),
+    decoders_with_room: ("input-bound", "too-few-workers"),
     direct_readers: ("input-bound", "disk-io"),
     lookups_in_a_full_group: ("input-bound", "memory-pressure"),
     lookups_that_the_probe_sees_wake_it: ("input-bound", "memory-pressure"),
