@@ -39,6 +39,7 @@ LIST_IN_ANY_CASE_NS = 5_000_000_000  # ns after which it is listed even so: as m
 CROWD_LOOKS_PER_S = 2.5  # readings of a trainer or worker if there are more than `FEW`, as often as the probes' maps are read
 TOGETHER = 2 * FEW  # trainers and workers that are read in the same tick: cheaper than in two, each with cold caches
 HOT_REFRESH_S, CROWD_REFRESH_S = 3, 6  # s between two readings of a trainer's, worker's or feeder's cgroup and affinity; if there are many
+UNKNOWN_REFRESH_S = 1  # s between two readings of one whose use of sockets is not known: it may be a server at rest
 TITLE_REFRESH_S = 12  # s between two readings of its command line, a multiple of both
 SOCKETS_REFRESH_S = 24  # s between two readings of a sleeping process's use of sockets, some ms for thousands; as above
 COLD_REFRESH_S = 60  # s between two readings of other processes' identity
@@ -426,8 +427,11 @@ class ProcfsSource:
     def _refresh_due(self, process: Process, tick: Tick, hot: bool) -> bool:
         if process.stat.kthread:
             return False
+        if hot and len(self._hot) <= FEW:
+            unknown = process.pid in self._alone and not process.info.sockets and process.stat.state == "S"
+            return self._passes(process, tick, UNKNOWN_REFRESH_S if unknown else HOT_REFRESH_S)
         if hot:
-            return self._passes(process, tick, HOT_REFRESH_S if len(self._hot) <= FEW else CROWD_REFRESH_S)
+            return self._passes(process, tick, CROWD_REFRESH_S)
         if process.pid in self._feeding and self._passes(process, tick, HOT_REFRESH_S):
             return True
         age_s = (tick.boot_ticks - process.stat.start_ticks) * parse.NS_PER_CLOCK_TICK // 1_000_000_000
