@@ -227,9 +227,9 @@ class ProcfsSource:
             return self._processes
         hot = self._hot if tick.key or len(self._hot) <= FEW else self._shifts[tick.number % len(self._shifts)]
         others, rest = self._slots[tick.number % self._per_second], rests_from(tick.number // self._per_second)
-        if not tick.number % self._per_second and (around := (self._asked, self._wakers, self._kin)) != self._waited_of:
+        if not tick.number % self._per_second and (around := (self._asked, self._wakers, self._feeding, self._kin)) != self._waited_of:
             self._waited_of = around
-            self._waited = self._gpu_pids.union(pid for pid, process in self._processes.items() if self._is_near(process))
+            self._waited = (self._gpu_pids | self._feeding).union(pid for pid, process in self._processes.items() if self._is_near(process))
         due = {pid: process for pid, process in others.items() if process.rested < rest or pid in self._waited}
         return {pid: process for pid, process in due.items() if pid not in self._hot} | hot
 
