@@ -79,8 +79,8 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Pids at the other ends of the pipes, FIFOs and sockets to which its main thread waited to write; for a trainer."""
     other_cgroups: Annotated[list[str], BOUNDED] = []  # paths in other hierarchies that name a container, pod or Slurm job
     serves: bool = False
-    """True for a trainer or its child that serves others: its main thread waits, for the end or for work, one thread for new connections,
-    and one per client for that client's requests."""
+    """True for a child of a trainer that serves others: its main thread waits for the end, one thread for new connections, and one per
+    client for that client's requests."""
     names: Names | None = None  # for a trainer; None while they are not read
     transport: Transport | None = None  # for a trainer that has peers; None while it is not read
     group_sizes: dict[str, int] = {}

@@ -234,15 +234,7 @@ class _Assignment:
             return False
         if not (info.pid in self.listed or info.uses_cuda or self._started_as_rank(info) or self._feeds_from_workers(info)):
             return False
-        return not (_is_watcher(info) or self._serves_a_trainer(info) or self._is_launcher(info) or self._is_forkserver(info))
-
-    def _serves_a_trainer(self, info: ProcInfo) -> bool:
-        """True if a library started the process for itself, or if it serves the process from which it has its use of CUDA, as a Manager
-        does. A server that has a context, or was started by a process without CUDA, computes for its clients."""
-        if not info.serves or _of(info).is_service:
-            return _of(info).is_service
-        parent = self._starter(info)
-        return info.pid not in self.listed and parent is not None and bool(parent.uses_cuda or parent.pid in self.listed)
+        return not (_is_watcher(info) or _is_service(info) or self._is_launcher(info) or self._is_forkserver(info))
 
     def _is_launcher(self, info: ProcInfo) -> bool:
         """True if its name is a launcher's, or it maps libcuda, has no context, and a child has one (`torch.multiprocessing.spawn`)."""

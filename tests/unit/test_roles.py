@@ -122,14 +122,6 @@ def test_a_manager_loads_nothing(cmdline: list[str]):
     assert roles.hot(found) == {1, 2, 3, 4}
 
 
-def test_a_server_on_a_gpu_is_no_library_s():
-    """A thread for each client, and a main thread that waits for what they hand it: a Manager has no GPU of its own."""
-    server = info(2, 1, "sqld", ["sqld"], exe="/bin/sqld", uses_cuda=True, serves=True)
-    assert kinds(server, gpu=[2]) == {2: "trainer"}
-    assert kinds(info(1, comm="sh", cmdline=["sh"]), server) == {2: "trainer"}
-    assert kinds(info(1, uses_cuda=True), info(2, 1, uses_cuda=True, serves=True), gpu=[1]) == {1: "trainer", 2: "helper"}
-
-
 def test_a_torch_worker_that_shares_descriptors_loads():
     """A thread of it hands them out to who connects."""
     assert kinds(info(1), info(2, 1, comm=TORCH, serves=True), gpu=[1])[2] == "worker"
