@@ -26,8 +26,8 @@ MOST_KEPT = 256  # changes that are remembered: a quarter of an hour's, of a bus
 TAKES_BYTES_PER_S = 20_000_000  # of a disk, from which a process takes some of it; of the CPUs, half of one (a choice)
 RESTS_NS = 6_000_000_000  # ns without, after which it has ended to
 LEVEL_NS = 10_000_000_000  # ns over which a clock and a rate are looked at together: several steps of most jobs (a choice)
-CLOCK_MOVES = 0.05  # of a clock at work, that is a change (a choice)
-CARRIES_BYTES_PER_S, CARRIES_TIMES = 50_000_000, 1.5  # by which an interface carries more, at least, than before (a choice)
+CLOCK_PART = 20  # one part in so many of a clock at work is a change (a choice)
+CARRIES_BYTES_PER_S, CARRIES_TIMES = 50_000_000, 2  # by which an interface carries more, at least, than before (a choice)
 LEAST_FILES = 1000  # files of a file system, from which their number is looked at (a choice)
 _CPU = ("cpu-contention", "gil-contention", "slow-transform", "main-thread-preprocessing", "straggler-rank", "gpu-shared")
 _DISK = ("disk-io", "memory-pressure", "network-io", "model-load")
@@ -163,7 +163,7 @@ class Changes:
             before, now = level.usual, level.note(board.t_ns, value)
             if now is None or before is None:
                 continue
-            apart, is_change = now - before, abs(now - before) >= CLOCK_MOVES * before
+            apart, is_change = now - before, abs(now - before) * CLOCK_PART >= before
             if key[0] == "network":
                 is_change = apart >= CARRIES_BYTES_PER_S and now >= CARRIES_TIMES * before
                 level.usual = min(before, now)

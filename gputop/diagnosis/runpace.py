@@ -30,7 +30,7 @@ from gputop.model.identity import job_key
 
 EACH_NS = SPAN_NS  # ns between two looks at a rhythm, which share no reading
 BYTES = 100_000  # bytes that count as one step of a clock that counts bytes (a choice: a second has some, and a second's error is small)
-MOST_BEATS, SAME_BEAT = 4, 0.08  # whole factors by which a rhythm may jump to a beat of several steps; of the factor: nearer to it (guess)
+MOST_BEATS, SAME_PART = 4, 12  # whole factors by which a rhythm may jump to a beat of several steps; one part in so many: nearer (guess)
 MARKED_NS = 60_000_000_000  # ns from one marker of a step to the next, at most (a choice: a change is then told within some minutes)
 _COUNTERS = ((runs.TO_GPU, ("pcie_rx_bytes", "c2c_rx_bytes")), (runs.NVLINK, ("nvlink_tx_bytes",)))
 
@@ -122,4 +122,4 @@ def is_beat(per_s: float, usual_per_s: float) -> bool:
     """True if a rhythm is so near to a whole part or multiple of the usual one that it may be the beat of several steps, or of a part."""
     factor = max(per_s / usual_per_s, usual_per_s / per_s)
     whole = round(factor)
-    return 2 <= whole <= MOST_BEATS and abs(factor - whole) <= SAME_BEAT * whole
+    return 2 <= whole <= MOST_BEATS and abs(factor - whole) * SAME_PART <= whole

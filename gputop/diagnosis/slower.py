@@ -40,8 +40,6 @@ MOST_READINGS = 1800  # half an hour, 60 KB a trainer (a choice)
 MOST_RHYTHMS = 360  # an hour and a half (a choice)
 GATHER_NS = 10_000_000_000  # ns from one look at what a row has besides its steps to the next, at most
 BLOCK_S, BLOCK_STEPS = 10, 50  # of a block, at least: its mean step is within 2 %
-BYTES_POINT_S = 5.0  # s over which bytes are looked at together: they come with whole steps, whose length is not known (a choice)
-LEAST_UNCOUNTED = log(1.06)  # from which a change is told where no steps are counted: bytes and rhythms have noise of their own (guess)
 SETTLES_NS = 300_000_000_000  # ns since a moment in which it is looked for again: more of the new level shows it better (a choice)
 FEW, MANY = 9, 36  # blocks now and before, by whose medians it is decided whether to look more closely
 LOOKS_SLOWER = log1p(policy.HARDLY)  # from which to look more closely
@@ -166,12 +164,13 @@ class _WatchedRun:
             return [*self._rhythms]
         copies, syncs = (kept[-1] - kept[0] for kept in (self._copies, self._syncs))
         steps = self._copies if _is_by_copies(copies, syncs) else self._syncs
-        least_s = BYTES_POINT_S if self.by_bytes else changepoint.LEAST_POINT_S
+        least_s = changepoint.BYTES_POINT_S if self.by_bytes else changepoint.LEAST_POINT_S
         return changepoint.points_of([StepCount(*one) for one in zip(self._times, steps, self._work, strict=True)], least_s)
 
     def find(self) -> PaceChange | None:
         """Its latest lasting slowdown."""
-        return changepoint.find(self.points(), changepoint.LEAST_CHANGE if self.paced_by in (runs.CALLS, runs.MARKERS) else LEAST_UNCOUNTED)
+        is_counted = self.paced_by in (runs.CALLS, runs.MARKERS)
+        return changepoint.find(self.points(), changepoint.LEAST_CHANGE if is_counted else changepoint.LEAST_UNCOUNTED)
 
     def looks_slower(self) -> bool:
         """True if the last blocks are slower than those before: a cheap look."""

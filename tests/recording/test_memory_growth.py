@@ -108,8 +108,8 @@ def test_why_says_what_grows_at_the_moment_shown(stream: tuple[Scene, list[Frame
         session.ingest(item)
 
     def said(at_ns: int | None) -> str:
-        nothing = Ledger(), list[Incident]()
-        shown = SimpleNamespace(session=session, view=View(end_ns=at_ns), replay=None, losses_and_incidents=lambda _: nothing)
+        given = {"losses_and_incidents": lambda _: (Ledger(), list[Incident]()), "_what_if": lambda *_: []}
+        shown = SimpleNamespace(session=session, view=View(end_ns=at_ns), replay=None, **given)
         blocks = [why.growth(one, 116) for one in Context.findings(shown).growths]  # type: ignore[arg-type]
         return "\n".join("".join(text for text, _ in line) for block in blocks for line in block)
 
