@@ -14,6 +14,7 @@ import pytest
 from tests.sources.children import child
 from tests.sources.test_procfs_real import Live, poll_a_minute
 from tests.sources.test_procfs_real import live as live
+from tests.wait import until
 from tests.workloads import fuse
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to read another process's system call")
@@ -98,8 +99,10 @@ def test_whoever_maps_the_memory_that_it_guards_is_at_the_other_end(live: Live) 
         change(semid, FIRST, -1)
 
     try:
-        with semaphores(2) as semid, child(attach(poll_a_minute)) as makes, child(attach(wait)) as waits, child(poll_a_minute):
-            live.until(lambda _: ends(live, waits) == [makes], {waits}, alone={waits})
+        with semaphores(2) as semid, child(attach(poll_a_minute)) as makes, child(poll_a_minute):
+            until(lambda: "/SYSV" in Path(f"/proc/{makes}/maps").read_text())  # a search that finds nobody is not soon repeated
+            with child(attach(wait)) as waits:
+                live.until(lambda _: ends(live, waits) == [makes], {waits}, alone={waits})
     finally:
         _libc.shmctl(segment, _REMOVE, None)
 
