@@ -46,7 +46,7 @@ def lists(draw: st.DrawFn) -> str:
     return ",".join(parts)
 
 
-@pytest.mark.parametrize("examples", [200, pytest.param(2000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("examples", [200, pytest.param(600, marks=pytest.mark.soak)])
 def test_lists_mean_what_they_mean_to_clustershell(examples: int) -> None:
     settings(max_examples=examples, deadline=None, database=None)(given(lists())(means_the_same))()
 
