@@ -211,7 +211,7 @@ class Requests(Struct, frozen=True):
 
     @property
     def numbers(self) -> Requests:
-        """The same without the way."""
+        """Requests without the way."""
         return replace(self, way=())
 
     @property

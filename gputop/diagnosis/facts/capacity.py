@@ -30,9 +30,8 @@ def capacity_of_feeder(job: JobFacts, facts: Facts, pids: Collection[int]) -> Ca
         return None
     inside = sum(1.0 - busy[cpu] for cpu in allowed)
     within = feeders_within(job, facts, allowed)
-    own, ready = {one.pid for one in within}, {one.pid: one.ready for one in job.members}
-    used = sum(one.cores for one in within)
-    lacking = max(0.0, used + sum(ready.get(pid, 0.0) for pid in own) - len(allowed))
+    own, used = {one.pid for one in within}, sum(one.cores for one in within)
+    lacking = max(0.0, used + sum(one.ready for one in job.members if one.pid in own) - len(allowed))
     taken = sum(one.cores for one in beside(job, facts, allowed) if one.pid not in own)
     return Capacity(
         allowed=allowed, host=frozenset(busy), idle_inside=inside, idle_outside=len(busy) - sum(busy.values()) - inside,
@@ -44,8 +43,9 @@ def feeders_within(job: JobFacts, facts: Facts, allowed: frozenset[int]) -> list
     """The processes outside the job's own tree that load for it, or that its trainer started, and that may use none but those CPUs; the
     busiest first."""
     members = {one.pid for one in job.members if one.part != READS}
-    own = (one for one in facts.takers if one.info is not None and (one.pid in members or one.info.ppid == job.trainer.pid))
-    return [one for one in own if one.info is not None and one.info.cpus_allowed and parse_cpus(one.info.cpus_allowed) <= allowed]
+    own = ((one, one.info) for one in facts.takers if one.info is not None)
+    loads = ((one, info.cpus_allowed) for one, info in own if one.pid in members or info.ppid == job.trainer.pid)
+    return [one for one, cpus in loads if cpus and parse_cpus(cpus) <= allowed]
 
 
 def is_held(job: JobFacts, cpus: Capacity) -> bool:

@@ -31,7 +31,7 @@ _Job = TypeVar("_Job", bound=JobFacts)
 _BRAKES = 0x8 | 0x20 | 0x40 | 0x80
 POWER_CAP, SET_CLOCKS = 0x4, 0x2
 _NUMBER = re.compile(r"(?<=_TP)\d+|(?<=_EP)\d+")
-"""Of a rank among those that compute the same passes, in the title of an engine's worker: ``VLLM::Worker_TP1``,
+"""Number of a rank among those that compute the same passes, in the title of an engine's worker: ``VLLM::Worker_TP1``,
 ``sglang::scheduler_TP0_EP0``. Other parts, as of a pipeline (``PP``) or of copies of the model (``DP``), have other work."""
 _AT_PEERS = ("lock", "network", "pipe", "poll")
 """Kinds of wait of a main thread that waits for other ranks in a collective on the host: through its library's threads, or directly."""
