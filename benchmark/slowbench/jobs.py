@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -12,9 +13,9 @@ if str(TREE) not in sys.path:
     sys.path.insert(0, str(TREE))
 
 from tests.corpus import calm  # noqa: E402
-from tests.workloads import advice, environment, runner, scenario, simgpu  # noqa: E402
+from tests.workloads import advice, environment, pace, runner, scenario  # noqa: E402
 
-__all__ = ["PACKAGE", "TREE", "advice", "calm", "environment", "has_loader", "has_loop", "runner", "scenario", "simgpu", "source", "title"]
+__all__ = ["PACKAGE", "TREE", "advice", "calm", "environment", "has_loader", "has_loop", "pace", "runner", "scenario", "source", "title"]
 PACKAGE = _HERE.parent  # what a tool has in PYTHONPATH to import slowbench
 _LOOPS = ("trainer.fit(", "trainer.epoch(", "Ranks(")  # a loop that a profiler inside the job can wrap (`tests/workloads/loop.py`)
 
@@ -36,4 +37,4 @@ def has_loop(job: str) -> bool:
 
 def has_loader(job: str) -> bool:
     """Whether the job has a DataLoader whose arguments can be changed from outside."""
-    return "loader(" in source(job)
+    return re.search(r"[lL]oader\(", source(job)) is not None

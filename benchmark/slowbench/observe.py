@@ -224,7 +224,7 @@ def observed(job: str, tools: list[Tool], seconds: float, gains: dict[str, Tried
     instrument = "".join(tool.instrument for tool in tools)
     lasts_s = READY_S + BEFORE_S + seconds + 2 * (MEASURE_S + SETTLE_S) + END_S
     try:
-        with jobs.advice.variables_set(_importable()), ExitStack() as stack:
+        with jobs.advice.variables_set(_environment()), ExitStack() as stack:
             running = stack.enter_context(jobs.runner.started(job, lasts_s, instrument=instrument))
             watching = stack.enter_context(ExitStack())  # ends before the job does
             watchers = [Watcher(tool, running) for tool in tools]
@@ -254,25 +254,15 @@ def observed(job: str, tools: list[Tool], seconds: float, gains: dict[str, Tried
     return run
 
 
-def _importable() -> dict[str, str]:
-    """The variable by which adapters and instruments import slowbench."""
-    return {"PYTHONPATH": ":".join(filter(None, (str(jobs.PACKAGE), os.environ.get("PYTHONPATH"))))}
+def _environment() -> dict[str, str]:
+    """The variables by which adapters and instruments import slowbench, and the job counts its steps."""
+    return {"PYTHONPATH": ":".join(filter(None, (str(jobs.PACKAGE), os.environ.get("PYTHONPATH"))))} | jobs.pace.LOGGED
 
 
 def _wait_ready(watchers: list[Watcher]) -> None:
     deadline = time.monotonic() + READY_S
     for one in watchers:
         one.is_ready.wait(max(0.0, deadline - time.monotonic()))
-
-
-def pace(running: jobs.runner.Running, seconds: float) -> float:
-    """Share of the time in which the job's GPUs worked."""
-    host = jobs.simgpu.attach(running.folder / "simgpu")
-    gpus = host.dev[: host.devices]
-    before, began = sum(gpu.busy_ns() for gpu in gpus), time.monotonic_ns()
-    time.sleep(seconds)
-    worked_ns: int = sum(gpu.busy_ns() for gpu in gpus) - before
-    return worked_ns / (time.monotonic_ns() - began) / len(gpus)
 
 
 def _apply(running: jobs.runner.Running, run: Run) -> list[tuple[Observed, dict[str, str], float]]:
@@ -291,7 +281,7 @@ def _apply(running: jobs.runner.Running, run: Run) -> list[tuple[Observed, dict[
         if variables is not None and jobs.scenario.LOADER_VARIABLE in variables and not jobs.has_loader(run.job):
             one.tried = Tried(why_not="the job has no DataLoader")
         elif variables is not None:
-            before = pace(running, MEASURE_S) if before is None else before  # taken once, before any command is applied
+            before = jobs.pace.pace(running, MEASURE_S) if before is None else before  # taken once, before any command is applied
             later.append((one, variables, before))
         elif not is_shell:
             one.tried = Tried(why_not="it takes a person, or an edit of the program")
@@ -300,7 +290,7 @@ def _apply(running: jobs.runner.Running, run: Run) -> list[tuple[Observed, dict[
         elif not jobs.advice.is_own(command, running):
             one.tried = Tried(why_not="it changes what is not the job's")
         elif not shell:
-            before = pace(running, MEASURE_S) if before is None else before
+            before = jobs.pace.pace(running, MEASURE_S) if before is None else before
             shell, one.tried = command, _gain_here(running, command, before)
         elif shell != command:
             one.tried = Tried(why_not="another tool's command was made in this run")
@@ -317,14 +307,15 @@ def _gain_here(running: jobs.runner.Running, command: str, before: float) -> Tri
     if done.returncode:
         return Tried(why_not=f"it failed: {done.stderr.strip()[:120]}")
     time.sleep(SETTLE_S)
-    return Tried(gain=round(pace(running, MEASURE_S) / max(before, 0.01), 2))
+    return Tried(gain=round(jobs.pace.pace(running, MEASURE_S) / max(before, 0.01), 2))
 
 
 def _gain(job: str, variables: dict[str, str], before: float) -> Tried:
+    changed, lasts_s = jobs.pace.LOGGED | variables, 2 * SETTLE_S + MEASURE_S + 5
     try:
-        with jobs.advice.variables_set(variables), jobs.runner.started(job, 2 * SETTLE_S + MEASURE_S + 5) as again, again.disturbed():
+        with jobs.advice.variables_set(changed), jobs.runner.started(job, lasts_s) as again, again.disturbed():
             time.sleep(2 * SETTLE_S)
-            return Tried(gain=round(pace(again, MEASURE_S) / max(before, 0.01), 2))
+            return Tried(gain=round(jobs.pace.pace(again, MEASURE_S) / max(before, 0.01), 2))
     except (jobs.runner.NotReady, OSError) as error:
         return Tried(why_not=f"{error}")
 
@@ -344,12 +335,12 @@ def slowdown(job: str, tool: Tool, rounds: int = 2) -> float | None:
     if tool.instrument:
         return None
     watched = alone = 0.0
-    with jobs.advice.variables_set(_importable()), jobs.runner.started(job, rounds * 2 * (READY_S + MEASURE_S + SETTLE_S)) as running:
+    with jobs.advice.variables_set(_environment()), jobs.runner.started(job, rounds * 2 * (READY_S + MEASURE_S + SETTLE_S)) as running:
         for _ in range(rounds):
             time.sleep(SETTLE_S)
-            alone += pace(running, MEASURE_S)
+            alone += jobs.pace.pace(running, MEASURE_S)
             with _beside(tool, running):
                 time.sleep(SETTLE_S)
-                watched += pace(running, MEASURE_S)
+                watched += jobs.pace.pace(running, MEASURE_S)
     return round(100 * (1 - watched / alone), 1) if alone else None
 

@@ -5,9 +5,9 @@
 
 A command for a shell is run as it stands, if all processes and control groups in it are the workload's own; where processes are to go
 elsewhere, they are ended. Arguments of a DataLoader and ``export`` need a new start: the job runs again with them, and is disturbed as
-before. What takes an edit of the program is not tried. The gain is that of the simulated GPU's work, the median of the runs in which the
-machine was calm. What was promised is the prediction for that change, or where there is none, the bound beside the cause. Asked is that no
-fix harms, that each brings half of what was promised at least, and none more than the bound.
+before. What takes an edit of the program is not tried. The gain is that of its steps (of the simulated GPU's work for it where it counts
+none), the median of the runs in which the machine was calm. What was promised is the prediction for that change, or where there is none,
+the bound beside the cause. Asked is that no fix harms, that each brings half of what was promised at least, and none more than the bound.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -31,10 +31,11 @@ from gputop.findings.verdict import Fix, WhatIf
 from gputop.recording.chunks import Decoder
 from gputop.stream.following import Following
 from tests.corpus import calm
-from tests.experiments.trials import MEASURE_S, SETTLE_S, work
+from tests.experiments.trials import MEASURE_S, SETTLE_S
 from tests.wait import PATIENCE_S
 from tests.workloads import runner, scenario
 from tests.workloads.advice import SHELL, ends_culprits, environment_of, is_own, variables_set
+from tests.workloads.pace import LOGGED, pace
 from tests.workloads.runner import Running
 
 JOBS = (
@@ -62,8 +63,9 @@ class Trial:
     fix: str = ""
     bound: float | None = None  # how many times as fast at most, as it was said
     promised: float | None = None  # how many times as fast, as it was said
-    gain: float | None = None  # how many times as much the GPU worked with it
+    gain: float | None = None  # how many times as fast it was with it
     why_not: str = ""  # why it was not tried, or does not count
+    others_cpus: float = 0.0  # CPUs that other programs took at most, before or after the fix
 
 
 @dataclass(slots=True)
@@ -132,9 +134,11 @@ def watched(running: Running) -> Explanation:
         return following.engine.explain()
 
 
-def first_fix(found: Explanation) -> tuple[Fix | None, Episode | None]:
-    """The first fix of the verdict's worst incident that changes something, and that incident."""
+def first_fix(found: Explanation, trainers: list[int]) -> tuple[Fix | None, Episode | None]:
+    """The first fix of the verdict's worst incident that changes something, and that incident: of the workload's own ``trainers``, where
+    another job suffers from the same cause."""
     own = [one for one in found.incidents if one.cause == found.verdict.cause]
+    own = [one for one in own if one.trainer_pid in {*trainers, *runner.descendants(trainers)}] or own
     if not own:
         return None, None
     worst = max(own, key=lambda one: one.gpu_lost_s)
@@ -156,42 +160,53 @@ def promise(fix: Fix, bound: float | None, what_if: Sequence[WhatIf]) -> float |
 
 def tried(workload: str) -> Trial:
     """Run the job once, and note where other programs took the machine meanwhile: what was said and brought then does not count."""
-    others, trial = calm.Meter(), Trial()
+    trial = Trial()
     try:
         _try(workload, trial)
     except (runner.NotReady, OSError, subprocess.TimeoutExpired) as error:
         trial.why_not = str(error)
-    if (cpus := others.cpus()) > OTHERS_CPUS:
-        trial.why_not = f"{DISTURBED} {cpus:.1f} CPUs"
+    if trial.others_cpus > OTHERS_CPUS:
+        trial.why_not = f"{DISTURBED} {trial.others_cpus:.1f} CPUs"
     return trial
+
+
+@contextmanager
+def _counted(trial: Trial) -> Iterator[None]:
+    """Count what others take while a job runs. The time of its workers is lost once the job has ended: init may have inherited them."""
+    others = calm.Meter()
+    try:
+        yield
+    finally:
+        trial.others_cpus = max(trial.others_cpus, others.cpus())
 
 
 def _try(workload: str, trial: Trial) -> None:
     """Run the job, ask gputop, make the first fix if that can be done, and compare."""
     seconds = LOOK_S + 3 * SETTLE_S + 2 * MEASURE_S + 30.0
-    with runner.started(workload, seconds) as running, running.disturbed():
+    with variables_set(LOGGED), runner.started(workload, seconds) as running, running.disturbed(), _counted(trial):
         time.sleep(SETTLE_S)
         found = watched(running)
-        fix, worst = first_fix(found)
+        fix, worst = first_fix(found, running.trainer_pids)
         trial.cause = found.verdict.cause
         if fix is None or worst is None:
             trial.why_not = "no fix"
             return
         trial.fix, trial.bound = f"{fix.text} | {fix.command}", worst.speedup_max
-        trial.promised, before = promise(fix, worst.speedup_max, found.what_if), work(running, MEASURE_S)
+        trial.promised, before = promise(fix, worst.speedup_max, found.what_if), pace(running, MEASURE_S)
         if SHELL.fullmatch(fix.command) or ends_culprits(fix.text):
             trial.why_not = made(fix, worst, running)
             if not trial.why_not:
                 time.sleep(SETTLE_S)
-                trial.gain = _gain(before, work(running, MEASURE_S))
+                trial.gain = _gain(before, pace(running, MEASURE_S))
             return
     variables = environment_of(fix.command)
     if variables is None:
         trial.why_not = "it takes an edit of the program"
         return
-    with variables_set(variables), runner.started(workload, SETTLE_S + MEASURE_S + 30.0) as again, again.disturbed():
+    again_s = SETTLE_S + MEASURE_S + 30.0
+    with variables_set(LOGGED | variables), runner.started(workload, again_s) as again, again.disturbed(), _counted(trial):
         time.sleep(2 * SETTLE_S)
-        trial.gain = _gain(before, work(again, MEASURE_S))
+        trial.gain = _gain(before, pace(again, MEASURE_S))
 
 
 def _gain(before: float, after: float) -> float:

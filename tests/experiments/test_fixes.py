@@ -12,7 +12,7 @@ from gputop.findings.verdict import Fix, WhatIf
 from tests.experiments.fixes import Outcome, Trial, promise
 from tests.experiments.processes import running
 from tests.require import require
-from tests.workloads import scenario
+from tests.workloads import pace, scenario, simgpu
 from tests.workloads.advice import SHELL, ends_culprits, environment_of, is_own, targets
 from tests.workloads.runner import Running
 from tests.workloads.scenario import LOADER_VARIABLE
@@ -77,6 +77,7 @@ def test_only_what_is_the_workloads_own_is_changed(command: str) -> None:
         "kill -9 0 {pid}",
         "echo {pid} > /etc/passwd",
         "echo $(id) > /proc/{pid}/autogroup",
+        "echo $((2 * $(cat /etc/passwd))) > /sys/fs/cgroup/cpu/gputop-mine/cpu.cfs_quota_us",
         "echo 19 > /proc/{pid}/../1/autogroup",
         "echo 1 > /sys/fs/cgroup/gputop-mine/../system.slice/cpu.weight",
         "echo 1 > /sys/fs/cgroup/gputop-mine/cgroup.procs",
@@ -149,8 +150,49 @@ def test_who_is_to_go_elsewhere_is_ended(text: str, ends: bool) -> None:
 
 def test_arguments_of_a_loader_are_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     require("torch")
-    from tests.workloads.loop import loader
+    from torch.utils.data import DataLoader
 
+    from tests.workloads import loop
+
+    monkeypatch.setattr(DataLoader, "__init__", DataLoader.__init__)  # so that the change ends with the test
     monkeypatch.setenv(LOADER_VARIABLE, json.dumps({"num_workers": 1, "prefetch_factor": 5}))
-    made = loader([0] * 8, workers=2)  # type: ignore[arg-type]
-    assert (made.num_workers, made.prefetch_factor, made.persistent_workers) == (1, 5, True)
+    loop.change_loaders()
+    for made in (loop.loader([0] * 8, workers=2), DataLoader([0] * 8, persistent_workers=True)):  # type: ignore[arg-type]
+        assert (made.num_workers, made.prefetch_factor, made.persistent_workers) == (1, 5, True)
+
+
+def test_a_loader_that_gets_no_workers_keeps_no_argument_of_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    require("torch")
+    from torch.utils.data import DataLoader
+
+    from tests.workloads import loop
+
+    monkeypatch.setattr(DataLoader, "__init__", DataLoader.__init__)
+    monkeypatch.setenv(LOADER_VARIABLE, json.dumps({"num_workers": 0}))
+    loop.change_loaders()
+    assert loop.loader([0] * 8, workers=2, prefetch_factor=5).num_workers == 0  # type: ignore[arg-type]
+
+
+def test_a_quota_may_be_so_many_times_the_groups_period() -> None:
+    group = "/sys/fs/cgroup/cpu/gputop-mine"
+    assert targets(f"echo $((2 * $(cat {group}/cpu.cfs_period_us))) > {group}/cpu.cfs_quota_us") == (set(), {"/cpu/gputop-mine"})
+
+
+def test_work_for_who_is_to_blame_is_not_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that two share is as busy with one of them, and a job with steps is measured by them."""
+    simgpu.create(tmp_path / "simgpu", devices=1)
+    gpu = simgpu.attach(tmp_path / "simgpu").dev[0]
+    mine, theirs = gpu.procs[0], gpu.procs[1]
+    mine.pid, theirs.pid = os.getpid(), 1 << 30
+    job = Running("affinity", scenario.load("affinity"), 1.0, tmp_path, {}, culprits={1 << 30: "other"})
+
+    def passed(_seconds: float) -> None:
+        gpu.booked_ns, mine.busy_ns, theirs.busy_ns = gpu.booked_ns + 40, mine.busy_ns + 10, theirs.busy_ns + 30
+        clock.append(clock[-1] + 20)
+        (tmp_path / "steps-0").write_text("0.1\n" * len(clock))
+
+    clock = [0]
+    monkeypatch.setattr(pace.time, "sleep", passed)
+    monkeypatch.setattr(pace.time, "monotonic_ns", lambda: clock[-1])
+    assert pace.work(job, 1.0) == 10 / 20
+    assert pace.pace(job, 1.0) == 1 / 20e-9

@@ -18,7 +18,8 @@ from typing import Any
 
 import msgspec
 
-from tests.workloads import runner, simgpu
+from tests.workloads import runner
+from tests.workloads.pace import work
 from tests.workloads.runner import Running
 
 GPUTOP = str(Path(sys.executable).parent / "gputop")
@@ -110,14 +111,6 @@ class Report:
             return run.result != "proved"
         miss = self.miss(run)
         return run.result == "proved" and run.seconds <= AT_MOST_S and miss is not None and miss <= WITHIN
-
-
-def work(running: Running, seconds: float) -> float:
-    """Share of the time in which the trainer's GPU worked."""
-    gpu = simgpu.attach(running.folder / "simgpu").dev[0]
-    before, began = gpu.busy_ns(), time.monotonic_ns()
-    time.sleep(seconds)
-    return (gpu.busy_ns() - before) / (time.monotonic_ns() - began)
 
 
 def prove(running: Running, case: Case, more: list[str]) -> Run:

@@ -18,7 +18,8 @@ SHELL = re.compile(r"(?:echo|chrt|taskset|ionice|renice|kill|for p in|for pid in
 _ENDS = re.compile(r"Have .* run on another host|Run .* outside of .*, or end it")  # advice that the processes to blame go elsewhere
 _FOR = re.compile(r"for (\w+) in (\d+(?: \d+)*); do (.*); done", re.ASCII)
 _PIDS = r"(?P<pids>\d+(?: \d+)*)"
-_ECHOED = r"echo (?:-n )?(?:'[\w:=. -]+'|\"[\w:=. -]+\"|[\w:=.-]+(?: [\w:=.-]+)*) > ?"
+_TIMES = r"\$\(\(\d+ \* \$\(cat /sys/fs/cgroup(?:/[\w.:@-]+)+\)\)\)"  # so many times a control group's period
+_ECHOED = rf"echo (?:-n )?(?:'[\w:=. -]+'|\"[\w:=. -]+\"|[\w:=.-]+(?: [\w:=.-]+)*|{_TIMES}) > ?"
 _WAYS, _POLICIES = r"(?:-[ac]+ |--all-tasks |--cpu-list )*", r"(?:-[abfior]+ |--[a-z]+(?:-[a-z]+)* )*"  # options of taskset and chrt
 _SIMPLE = tuple(  # commands that change a setting of processes and control groups, whole: nothing else reaches a shell
     re.compile(form, re.ASCII)

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TextIO, TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 from torch.utils.data import DataLoader, Dataset
 
@@ -101,7 +101,20 @@ def _step_log(rank: int) -> TextIO | None:
 
 def loader(dataset: Dataset[object], workers: int, start: str = "fork", batch: int = 8, **more: object) -> DataLoader[object]:
     """A DataLoader with ``workers`` processes begun by ``start`` (fork, spawn, forkserver); persistent unless told otherwise."""
-    changed = json.loads(os.environ.get(LOADER_VARIABLE, "{}"))
-    workers = changed.pop("num_workers", workers)
     options: dict[str, object] = {"persistent_workers": True, "multiprocessing_context": start} if workers else {}
-    return DataLoader(dataset, batch_size=batch, num_workers=workers, **{**options, **more, **changed})  # type: ignore[arg-type]
+    return DataLoader(dataset, batch_size=batch, num_workers=workers, **{**options, **more})  # type: ignore[arg-type]
+
+
+def change_loaders() -> None:
+    """Have each DataLoader that is made from now on take the arguments that $GPUTOP_LOADER has, in place of the program's own."""
+    changed, made = json.loads(os.environ.get(LOADER_VARIABLE, "{}")), DataLoader.__init__
+
+    def make(self: DataLoader[object], *arguments: Any, **more: Any) -> None:
+        more |= changed
+        if more.get("num_workers") == 0:
+            for name in ("persistent_workers", "prefetch_factor", "multiprocessing_context"):  # of workers
+                more.pop(name, None)
+        made(self, *arguments, **more)
+
+    if changed:
+        DataLoader.__init__ = make  # type: ignore[method-assign]

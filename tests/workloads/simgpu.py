@@ -40,6 +40,10 @@ class Device(ctypes.Structure):
         """Pid -> bytes of GPU memory."""
         return {proc.pid: proc.mem_bytes for proc in self.procs if proc.pid}
 
+    def booked_for(self) -> dict[int, int]:
+        """Pid -> ns of work booked, by the processes that have a context."""
+        return {proc.pid: proc.busy_ns for proc in self.procs if proc.pid}
+
 
 class SimGpu(ctypes.Structure):
     """struct simgpu."""

@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    loop.change_loaders()
     scenario.load(options.name).train(loop.Trainer(options.seconds, rank=int(os.environ.get("RANK", "0"))))
 
 
