@@ -324,8 +324,8 @@ LOADING = {
     ),
     Kind.NATIVE: replace(
         _ANY,
-        more=(Hint("Prepare the input in more threads: by its own switch, or OpenMP's", "export OMP_NUM_THREADS={:d}"),),
-        fewer=(Hint("No more threads than may run at once: by its own switch, or OpenMP's", "export OMP_NUM_THREADS={:d}"),),
+        more=(Hint("Prepare the input in {:d} threads, by its own switch"),),
+        fewer=(Hint("No more threads than may run at once: {:d}, by its own switch"),),
         ahead=(Hint("Prepare the next input in another thread before the GPU has finished this one"),),
         moved=(Hint("Move what the main thread prepares to the threads that load for it"),),
         interpreters=(Hint("Hold the lock that its threads share for shorter, or let each have a part of its own"),),
@@ -334,6 +334,12 @@ LOADING = {
         uneven=(Hint("Divide the domain again, by the time that each part takes: this rank has more, if its GPU is as fast as theirs"),),
     ),
 }  # fmt: skip
+
+_BY_OPENMP = replace(
+    LOADING[Kind.NATIVE],
+    more=(Hint("Prepare the input in more threads: by its own switch, or OpenMP's", "export OMP_NUM_THREADS={:d}"),),
+    fewer=(Hint("No more threads than may run at once: by its own switch, or OpenMP's", "export OMP_NUM_THREADS={:d}"),),
+)  # of a native program that maps a library of OpenMP: others do not read its variable
 
 _CACHE_THAT_FILLS = Hint("If it is a cache that fills, compare with the size that it should reach: then this ends by itself")
 _PLAIN = Computing(
@@ -539,7 +545,8 @@ def is_scripted(job: WalkedJob, facts: WalkedFacts) -> bool:
 
 def loading(job: WalkedJob, facts: WalkedFacts) -> Loading:
     """Advice on the job's input."""
-    return LOADING[kind_of(job, facts)]
+    kind = kind_of(job, facts)
+    return _BY_OPENMP if kind is Kind.NATIVE and "openmp" in job.trainer.info.libs else LOADING[kind]
 
 
 def computing(job: WalkedJob, facts: WalkedFacts) -> Computing:
@@ -571,8 +578,7 @@ def _with(template: str, count: int) -> str:
 
 
 def in_flight(job: WalkedJob, facts: WalkedFacts) -> tuple[Fix, ...]:
-    """Fixes that double the requests in flight; none where the CPUs have no room for what as many loaders again, which mostly wait, run.
-    Threads of the program's own making have no command."""
+    """Fixes that double the requests in flight, if the CPUs have room for twice the loaders; without a command for a program's threads."""
     if facts.host.busy and sum(one.run + one.others_run for one in job.workers or [job.trainer]) > _spare(job, facts):
         return ()
     found = fixes(loading(job, facts).in_flight, 2 * max(1, len(job.workers)))
@@ -585,8 +591,7 @@ def first_loaders(job: WalkedJob, facts: WalkedFacts) -> int:
 
 
 def room(job: WalkedJob, facts: WalkedFacts) -> int:
-    """How many more processes than now could run on the CPUs that the job may use: idle ones, and those on which it only spins. One, where
-    it is not known how busy these are."""
+    """How many more processes could run on the job's CPUs: idle ones, and those on which it only spins. One, where that is not known."""
     return max(0, int(_spare(job, facts))) if facts.host.busy else 1
 
 

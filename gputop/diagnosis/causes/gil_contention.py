@@ -53,6 +53,8 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
         )
     ways = advice.loading(job, facts)
     apart = advice.fixes(ways.interpreters if worst is job.trainer else ways.single, advice.first_loaders(job, facts))
+    if job.workers and worst is job.trainer:  # processes load its input already, so its other threads do other work
+        apart = tuple(Fix(one.text) for one in apart)
     return Finding(detail, evidence, (stacks, *apart), (), tuple(proc.pid for proc in procs))
 
 

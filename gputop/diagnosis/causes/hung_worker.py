@@ -25,6 +25,7 @@ from gputop.findings.verdict import Evidence, Fix
 
 NAMED = 4  # workers in the same state that are named; the others are counted
 TRACED = "t"  # state in /proc/PID/stat of a process stopped by a debugger: SIGCONT does not wake it
+_AGAIN = "stopped again and again"
 _WAS_KILLED = "dmesg | grep -i 'killed process'"
 _STANDS = {
     waits.LOCK: "waiting for a lock", waits.NETWORK: "waiting for the network", waits.UNKNOWN: "asleep",
@@ -33,7 +34,7 @@ _STANDS = {
 
 
 def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
-    hung, rests = stuck.hung(job), stuck.gpus_rest(job, policy.STUCK_S)
+    hung, rests = stuck.hung(job) or [one for one in job.workers if _was_stopped(one)], stuck.gpus_rest(job, policy.STUCK_S)
     if job.output.unheard and rests:
         return _tell_of_unheard(job)
     if (job.programs.stopped or job.programs.mute) and not hung:
@@ -98,12 +99,18 @@ def _kind(worker: ProcFacts) -> str:
     return max(worker.kinds, key=worker.kinds.__getitem__, default=waits.UNKNOWN)
 
 
+def _was_stopped(worker: ProcFacts) -> bool:
+    return worker.kinds.get(waits.STOPPED, 0.0) > 0.0
+
+
 def _how(worker: ProcFacts) -> str:
-    if not stuck.is_stopped(worker):
+    if not _was_stopped(worker):
         return _STANDS.get(_kind(worker), filled("waiting ({})", _kind(worker)))
     if worker.newer.state in waits.ENDED_STATES or not worker.info.cmdline:
         return "dead"
-    return "held by a debugger" if worker.newer.state == TRACED else "stopped"
+    if worker.newer.state == TRACED:
+        return "held by a debugger"
+    return "stopped" if worker.newer.state in waits.STOPPED_STATES else _AGAIN
 
 
 def _alike(workers: list[ProcFacts], key: Callable[[ProcFacts], str]) -> dict[str, list[ProcFacts]]:
@@ -131,24 +138,28 @@ def _evidence(worker: ProcFacts) -> Evidence:
 
 
 def _fixes(hung: list[ProcFacts], job: WalkedJob, facts: WalkedFacts) -> Iterator[Fix]:
-    waiting = []
-    for worker in hung:
-        how, label = _how(worker), worker.role.label
-        if how == "stopped":
-            yield Fix(filled("Let {} go on", label), wake([worker.pid]))
-        elif how == "held by a debugger":
-            yield Fix("Find the debugger, and have it go on or detach", filled("grep TracerPid /proc/{:pid}/status", worker.pid), look=True)
-        elif how == "dead":
-            yield Fix(filled("{} has died (killed, or out of memory?): the job must be restarted", label))
-            yield Fix("See whether the kernel killed it", _WAS_KILLED, look=True)
-        else:
-            waiting.append(worker)
-    if waiting:
-        names, pids = joined(", ", (worker.role.label for worker in waiting)), [worker.pid for worker in waiting]
-        yield Fix(
-            filled("See where {} {}", names, "stands" if len(waiting) == 1 else "stand"), filled("gputop stacks {:pids}", pids), look=True
-        )
+    """Fixes for all that stand alike: in the order of batches one that goes on waits for another that does not."""
+    alike = _alike(hung, _how)
+    stopped, traced, again, dead = (alike.pop(how, []) for how in ("stopped", "held by a debugger", _AGAIN, "dead"))
+    if stopped:
+        yield Fix(filled("Let {} go on", _labels(stopped)), wake(worker.pid for worker in stopped))
+    for worker in traced[:1]:
+        yield Fix("Find the debugger, and have it go on or detach", filled("grep TracerPid /proc/{:pid}/status", worker.pid), look=True)
+    for worker in again[:1]:
+        text = filled("Find who stops {}: a debugger or a profiler that attaches, a limiter of CPU time", _labels(again))
+        yield Fix(text, filled("grep TracerPid /proc/{:pid}/status", worker.pid), look=True)
+    if dead:
+        has = "has" if len(dead) == 1 else "have"
+        yield Fix(filled("{} {} died (killed, or out of memory?): the job must be restarted", _labels(dead), has))
+        yield Fix("See whether the kernel killed it" if len(dead) == 1 else "See whether the kernel killed them", _WAS_KILLED, look=True)
+    if waiting := [worker for some in alike.values() for worker in some]:
+        text = filled("See where {} {}", _labels(waiting), "stands" if len(waiting) == 1 else "stand")
+        yield Fix(text, filled("gputop stacks {:pids}", [worker.pid for worker in waiting]), look=True)
         yield from advice.fixes(advice.loading(job, facts).endless)
+
+
+def _labels(workers: list[ProcFacts]) -> str:
+    return joined(", ", (worker.role.label for worker in workers))
 
 
 JUDGE = Judge(

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from gputop.diagnosis.causes import advice
 from gputop.diagnosis.facts import feeders
 from gputop.diagnosis.facts.capacity import capacity
+from gputop.diagnosis.facts.facts import Taker
+from gputop.diagnosis.facts.kinds import Kind, kind_of
 from gputop.diagnosis.facts.proc import ProcFacts
+from gputop.diagnosis.facts.takers import names_of
 from gputop.diagnosis.facts.waits import PIPE
 from gputop.diagnosis.graph.edges import Leaf
-from gputop.diagnosis.graph.job import WalkedJob
+from gputop.diagnosis.graph.job import WalkedFacts, WalkedJob
 from gputop.diagnosis.graph.waitgraph import Walk
 from gputop.findings import policy
+from gputop.findings.sentence import filled, joined
+from gputop.findings.verdict import Fix
 
 LOADING_THREAD = "main's loading thread"  # holder of work of a native program's threads, see `Walk.thread_of`
 LOADERS = tuple(
@@ -57,3 +63,12 @@ def _busy(job: WalkedJob, worker: ProcFacts) -> float:
     """Share of the time with requests in which the worker, its threads or its programs had something to do."""
     asked = 1.0 - unasked(job, worker)
     return max(worker.run + worker.runnable, sum(worker.others), sum(worker.programs)) / asked if asked > 0.0 else 0.0
+
+
+def more_programs(job: WalkedJob, facts: WalkedFacts, programs: list[Taker], count: int) -> tuple[Fix, ...]:
+    """Fixes that let more processes or threads prepare the input where programs outside the job's own do so now: ``count`` loaders of a
+    program that starts them. How many threads a native program has changes nothing about a service."""
+    if kind_of(job, facts) is not Kind.NATIVE or feeders.loading_programs(job, facts):
+        return advice.fixes(advice.loading(job, facts).more, count)
+    names, its = joined(", ", names_of(programs)), "its" if len(programs) == 1 else "their"
+    return (Fix(filled("Let {} answer in more threads or processes, by {} own switch", names, its)),)

@@ -14,7 +14,7 @@ Abstains: the workers idle between their batches, or wait for CPUs, a lock, a di
 from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
-from gputop.diagnosis.causes.loaders import LOADERS, LOADING_THREAD, explained, more_would_help, one_is_late, unasked
+from gputop.diagnosis.causes.loaders import LOADERS, LOADING_THREAD, explained, more_programs, more_would_help, one_is_late, unasked
 from gputop.diagnosis.facts.capacity import capacity
 from gputop.diagnosis.facts.facts import Taker
 from gputop.diagnosis.facts.feeders import at_work, at_work_for, loading_threads, named_thread, programs_read, programs_sleep
@@ -58,7 +58,7 @@ def _tell_of_feeders(job: WalkedJob, facts: WalkedFacts, feeders: list[Taker]) -
         job.trainer.role.label, 100 * waited, names, "runs" if len(feeders) == 1 else "run", sum(one.cores for one in feeders),
     )  # fmt: skip
     evidence = percent("waited_pct", waited, filled("of its time the trainer slept until {}, or their client, woke it", names))
-    more = advice.fixes(advice.loading(job, facts).more, len(feeders) + 1) if advice.room(job, facts) else ()
+    more = more_programs(job, facts, feeders, len(feeders) + 1) if advice.room(job, facts) else ()
     return Finding(detail, (evidence,), (*more, *_fixes(job, facts, feeders[0].pid)), (), (job.trainer.pid,))
 
 

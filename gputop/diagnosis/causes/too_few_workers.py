@@ -10,7 +10,7 @@ Abstains: CPUs are full (slow-transform), or even the busiest worker idles (`pol
 from __future__ import annotations
 
 from gputop.diagnosis.causes import Finding, Judge, advice, percent
-from gputop.diagnosis.causes.loaders import LOADERS, explained, more_would_help
+from gputop.diagnosis.causes.loaders import LOADERS, explained, more_programs, more_would_help
 from gputop.diagnosis.facts.capacity import capacity
 from gputop.diagnosis.facts.facts import Taker
 from gputop.diagnosis.facts.feeders import at_work, at_work_for, loading_threads, named_thread
@@ -59,7 +59,8 @@ def _tell_of_programs(job: WalkedJob, facts: WalkedFacts, programs: list[Taker])
         Evidence("programs_cpus", round(ran, 2), "CPUs", filled("on which {} ran", names)),
         Evidence("idle_cpus", round(cpus.idle_inside, 2), "CPUs", "idle among those it may use"),
     )
-    fixes = advice.fixes(advice.loading(job, facts).more, len(programs) + max(1, min(len(programs), int(cpus.idle_inside))))
+    more = max(1, min(len(programs), int(cpus.idle_inside)))
+    fixes = more_programs(job, facts, programs, len(programs) + more)
     return Finding(detail, evidence, fixes, (), (job.trainer.pid,))
 
 

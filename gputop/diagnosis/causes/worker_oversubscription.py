@@ -45,8 +45,8 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
         fixes.append(Fix(text, filled("export OMP_NUM_THREADS={:d} MKL_NUM_THREADS={:d}", cpus, cpus)))
     if len(job.workers) > cpus:
         ways = advice.loading(job, facts)
-        # Fewer are no faster where each one computes all the time; the trainer is, if it has to wait for a CPU behind them.
-        delayed = job.trainer.runnable >= policy.LOST
+        # Fewer are no faster where each one computes all the time; the trainer is, if it has batches and waits for a CPU behind them.
+        delayed = job.trainer.runnable >= policy.LOST and job.is_supplied
         fixes += advice.fixes((*ways.fewer, *ways.cheaper) if delayed else (*ways.cheaper, *ways.fewer), max(1, cpus))
     if job.cpus.compiling < policy.QUARTER * cpus:
         detail = filled("{} share {} and wait for one another {:.0f}% of the time", crowd, counted(cpus, "CPU"), 100 * share)

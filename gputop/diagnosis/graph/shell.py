@@ -75,21 +75,18 @@ _UNITS = (".service", ".scope", ".slice")
 
 
 def fixes(takers: Sequence[Taker], job: ProcInfo, version: int, autogroup: bool) -> list[Fix]:
-    """One fix for all takers that can yield together: of one session, or of sessions whose takers have one name, and of one name.
-    ``version``: of the job's cgroup hierarchy."""
-    parts: dict[tuple[str | int, str], list[Taker]] = {}
+    """One fix for all takers that yield in the same way: their cgroup, their sessions, or the processes by themselves. What comes back is
+    foretold for all of them, and one that goes on takes what another leaves. ``version``: of the job's cgroup hierarchy."""
+    found: dict[tuple[bool, bool, str], list[Taker]] = {}
     for taker in takers:
-        group, session = _own_group(taker.info, job), taker.info.session if taker.info is not None else 0
-        together = session if autogroup and not group and _has_own_session(taker.info, job) else taker.name
-        parts.setdefault((together, group), []).append(taker)
-    found: dict[tuple[str | int | frozenset[str], str], list[Taker]] = {}
-    for (one, group), alike in parts.items():
-        found.setdefault((frozenset(taker.name for taker in alike) if isinstance(one, int) else one, group), []).extend(alike)
+        group, is_real_time = _own_group(taker.info, job), taker.info is not None and taker.info.policy in REAL_TIME
+        has_session = autogroup and not group and _has_own_session(taker.info, job)
+        found.setdefault((is_real_time, has_session, group), []).append(taker)
     told = [
         _group_yields(alike, group, job, version) if group else _processes_yield(alike, job, autogroup)
-        for (_together, group), alike in found.items()
+        for (_is_real_time, _has_session, group), alike in found.items()
     ]
-    return told + _more_for(_group_of(job), {group for _together, group in found}, version)
+    return told + _more_for(_group_of(job), {group for *_form, group in found}, version)
 
 
 def _more_for(job: str, groups: set[str], version: int) -> list[Fix]:

@@ -37,6 +37,7 @@ _LIBRARIES: tuple[tuple[str, tuple[bytes, ...]], ...] = (
     ("ray", (b"/ray/_raylet",)),
     ("vllm", (b"/vllm/_C", b"/vllm/_moe_C")),
     ("llama", (b"/libllama.so", b"/libllama-")),
+    ("openmp", (b"/libgomp.so", b"/libgomp-", b"/libiomp5.so", b"/libomp.so", b"/libomp-")),
     ("arrow", (b"/pyarrow/", b"/libarrow.so")),
     ("http", (b"/aiohttp/", b"/hf_xet/", b"/hf_transfer/")),
 )

@@ -16,7 +16,7 @@ from gputop.findings.sentence import is_command, is_own
 from gputop.findings.verdict import OWN_CAUSES
 from gputop.model.roles import Role
 from tests.unit.diagnosis.all_causes import ALL
-from tests.unit.diagnosis.causes import alone, no_workers, oversubscription, too_few
+from tests.unit.diagnosis.causes import alone, gil_in_trainer, no_workers, oversubscription, too_few
 from tests.unit.diagnosis.causes_behind import threads_on_the_disk
 from tests.unit.diagnosis.causes_fed import actors
 from tests.unit.diagnosis.scene import DISK, FUTEX, ON_CPU, READ_PIPE, Proc, Scene
@@ -239,3 +239,15 @@ def test_no_workers_of_a_torch_program_are_advised_as_torchs():
     scene = no_workers()
     scene.procs[100].info["libs"] = ["torch"]
     assert "num_workers=" in scene.play(6).engine.verdict.fixes[0].command
+
+
+@pytest.mark.parametrize(("libs", "command"), [(("cuda", "openmp"), "export OMP_NUM_THREADS=3"), (("cuda",), "")])
+def test_openmps_variable_is_for_programs_that_map_it(libs: tuple[str, ...], command: str):
+    scene = itself(*libs, cmdline=("./heat3d", "-n", "9"), comm="heat3d", exe="/x/heat3d")
+    [fix] = advice.fixes(advice.loading(*job(scene)).more, 3)
+    assert fix.command == command
+
+
+def test_threads_that_load_nothing_are_not_replaced_by_workers():
+    """Processes load its input already: the thread that keeps the lock does other work."""
+    assert [fix.command for fix in gil_in_trainer().play(6).engine.verdict.fixes if not fix.look] == [""]

@@ -273,3 +273,21 @@ def test_who_is_stopped_or_killed_is_told_at_once(look: dict, waits: dict):
 def test_who_is_stopped_while_others_deliver_holds_nobody_up():
     scene = still(steady(workers=3), {"state": "T"}, 101)
     assert scene.play(1.2).engine.verdict.cause == "none"
+
+
+def test_all_that_are_stopped_go_on_by_one_command():
+    scene = still(rest(steady(workers=3)), {"state": "T"}, 101, 102)
+    fixes = still(scene, FUTEX, 100).play(1.2).engine.verdict.fixes
+    assert [(fix.text, fix.command) for fix in fixes] == [("Let worker 0, worker 1 go on", "kill -CONT 101 102")]
+
+
+def test_who_is_stopped_again_and_again_is_not_let_go_on():
+    """A signal would wake nobody who runs: a debugger stops them, and lets them go each time."""
+    scene = rest(steady())
+    for pid in (101, 102):
+        scene.procs[pid].looks = [{"state": "t"}] * 4 + [QUEUE] * 3
+    still(scene, FUTEX, 100)
+    verdicts = [scene.play(1.1).engine.verdict for _ in range(4)]  # at some of these a debugger holds them
+    free = [one for one in verdicts if "stopped again and again" in one.detail]
+    assert free
+    assert {(one.cause, *(fix.look for fix in one.fixes)) for one in free} == {("hung-worker", True)}

@@ -56,16 +56,15 @@ def test_sessions_do_not_count_where_the_kernel_does_not_group_by_them() -> None
     assert command(("/", 7), ("/", 8), autogroup=False) == "chrt --idle --all-tasks --pid 0 900"
 
 
-def test_processes_of_one_name_are_told_together_where_they_yield_alike() -> None:
+def test_processes_are_told_together_where_they_yield_alike() -> None:
     def taker(pid: int, cgroup: str, name: str = "hog") -> Taker:
         return Taker(pid, name, 1.0, info=ProcInfo(pid, 1, cgroup=cgroup, session=7))
 
     takers = [taker(1, "/job"), taker(2, "/svc"), taker(3, "/job"), taker(4, "/job", "other")]
     fixes = shell.fixes(takers, ProcInfo(100, 1, cgroup="/job", session=7), 2, True)
     assert [fix.command for fix in fixes] == [
-        "for pid in 1 3; do chrt --idle --all-tasks --pid 0 $pid; done",
+        "for pid in 1 3 4; do chrt --idle --all-tasks --pid 0 $pid; done",
         "echo 1 > /sys/fs/cgroup/svc/cpu.weight",
-        "chrt --idle --all-tasks --pid 0 4",
         "echo 1000 > /sys/fs/cgroup/job/cpu.weight",
     ]
 
@@ -90,14 +89,13 @@ def test_processes_of_one_session_yield_by_one_command() -> None:
     assert "tar (1), gzip (2)" in fix.text
 
 
-def test_sessions_of_one_name_yield_by_one_command() -> None:
-    """A pool of which each process has a session of its own is one fix and not one a process; another program has its own."""
+def test_sessions_yield_by_one_command() -> None:
+    """What comes back is foretold for all of them: where one alone yields, the others take what it leaves."""
     sessions = ((1, "bowtie2", 7), (2, "bowtie2", 9), (3, "tar", 11), (4, "bowtie2", 9), (5, "sh", 12), (6, "bowtie2", 12))
     takers = [Taker(pid, name, 1.0, info=ProcInfo(pid, 1, cgroup="/", session=session)) for pid, name, session in sessions]
-    pool, tar, mixed = shell.fixes(takers, ProcInfo(100, 1, cgroup="/", session=8), 2, True)
-    assert pool.command == "for pid in 1 2; do echo 19 > /proc/$pid/autogroup; done"
-    assert "bowtie2 (1, 2, 4)" in pool.text
-    assert (tar.command, mixed.command) == ("echo 19 > /proc/3/autogroup", "echo 19 > /proc/5/autogroup")
+    [fix] = shell.fixes(takers, ProcInfo(100, 1, cgroup="/", session=8), 2, True)
+    assert fix.command == "for pid in 1 2 3 5; do echo 19 > /proc/$pid/autogroup; done"
+    assert "bowtie2 (1, 2, 4, 6), tar (3), sh (5)" in fix.text
 
 
 @pytest.mark.parametrize(("theirs", "then"), [(("/", 7), " && echo 19 > /proc/900/autogroup"), (("/", 8), ""), (("/theirs", 7), "")])
