@@ -96,7 +96,7 @@ def _run(options: argparse.Namespace) -> int:
     halves, tools = truth.halves(), chosen(options.tools)
     names = asked(options.jobs, halves, jobs.scenario.names())
     past = _read(options.output) if options.output.exists() else []
-    done = {(run.job, one.tool, one.digest) for run in past for one in run.observed if one.version}
+    done = {(run.job, one.tool, one.digest) for run in past if not run.is_disturbed for one in run.observed if one.version}
     inside = [job for job in by_turns(halves) if halves[job] == truth.OPEN_HALF and jobs.has_loop(job)][:_INSIDE]
     if already := sum((job, tool.name, tool.digest) in done for job in names for tool in tools):
         of = f"{already} of {len(names) * len(tools)} pairs of job and tool are already in {options.output}"
@@ -146,6 +146,8 @@ def _read(path: Path) -> list[Run]:
 def _print(options: argparse.Namespace) -> int:
     from slowbench.table import text, wrong
 
+    if not options.output.exists():
+        raise ValueError(f"there is no {options.output}: slowbench run -o {options.output} writes it")
     runs = _read(options.output)
     lines = [json.loads(line) for line in options.output.read_text(encoding="utf-8").splitlines() if '"slowdown_pct"' in line]
     slowdowns = {line["tool"]: line["slowdown_pct"] for line in lines}

@@ -23,6 +23,8 @@ READY_S = 30.0  # s in which a tool has to be ready
 END_S = 15.0  # s from SIGTERM to a tool's last answer
 MEASURE_S, SETTLE_S = 3.0, 1.5  # s over which the pace is taken, and after a change before it
 WATCH_S = 8.0  # s from the onset to the end
+OTHERS_CPUS = 0.6  # CPUs that unrelated processes may take: beside more a run says nothing about a tool or its advice
+NEEDS = ("root", "code", "restart")
 MOST_TEXT, MOST_FAULTS = 500, 3  # characters of a tool's text, and faults of one run, that are kept
 ASKED_TO_END = (0, -signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)  # exit statuses after SIGTERM
 
@@ -43,7 +45,7 @@ class Answer:
 class Tried:
     """The result of a tool's first advice."""
 
-    gain: float | None = None  # pace of the GPU's work after it, over the one before; None: not applied
+    gain: float | None = None  # pace of the job after it, over the one before; None: not applied, or not known
     why_not: str = ""
 
 
@@ -77,6 +79,11 @@ class Run:
     watched_s: float = 0.0  # s from the onset to the end
     others_cpus: float = 0.0  # CPUs that unrelated processes took
     fault: str = ""  # why the job could not run
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether unrelated processes took so much that no label of the job is true."""
+        return self.others_cpus > OTHERS_CPUS
 
     def line(self) -> str:
         """The run as a line of JSON."""
@@ -137,6 +144,8 @@ class Watcher:
         if "ready" in found:
             self.observed.version = _clean(str(found["ready"])) or "?"
             self.observed.needs = [_clean(str(one)) for one in self._listed(found, "needs")]
+            for one in {*self.observed.needs} - {*NEEDS}:
+                self._note(f"needs are some of {', '.join(NEEDS)}, not {one!r}")
             self.is_ready.set()
         else:
             self._lines.append((time.monotonic_ns(), found))
@@ -307,7 +316,16 @@ def _gain_here(running: jobs.runner.Running, command: str, before: float) -> Tri
     if done.returncode:
         return Tried(why_not=f"it failed: {done.stderr.strip()[:120]}")
     time.sleep(SETTLE_S)
-    return Tried(gain=round(jobs.pace.pace(running, MEASURE_S) / max(before, 0.01), 2))
+    return _tried(running, before)
+
+
+def _tried(running: jobs.runner.Running, before: float) -> Tried:
+    """The job's pace now, over the one before. It says nothing where unrelated processes take the CPUs meanwhile."""
+    others = jobs.calm.Meter()
+    gain = round(jobs.pace.pace(running, MEASURE_S) / max(before, 0.01), 2)
+    if (cpus := others.cpus()) > OTHERS_CPUS:
+        return Tried(why_not=f"unrelated processes took {cpus:.1f} CPUs")
+    return Tried(gain=gain)
 
 
 def _gain(job: str, variables: dict[str, str], before: float) -> Tried:
@@ -315,7 +333,7 @@ def _gain(job: str, variables: dict[str, str], before: float) -> Tried:
     try:
         with jobs.advice.variables_set(changed), jobs.runner.started(job, lasts_s) as again, again.disturbed():
             time.sleep(2 * SETTLE_S)
-            return Tried(gain=round(jobs.pace.pace(again, MEASURE_S) / max(before, 0.01), 2))
+            return _tried(again, before)
     except (jobs.runner.NotReady, OSError) as error:
         return Tried(why_not=f"{error}")
 

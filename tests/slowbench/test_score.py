@@ -173,6 +173,33 @@ def test_wrong_answers_are_listed_of_the_open_half_alone() -> None:
     assert died.fault in text([Run("disk", {}, [died])], {"disk": DISK}, {"disk": "open"}, {})
 
 
+def test_a_run_beside_unrelated_work_is_not_scored() -> None:
+    """There the label is not true: those programs take the CPUs."""
+    calm, busy = (Run(job, observed=[tool(answered("works", "none"))], others_cpus=cpus) for job, cpus in (("calm", 0.1), ("disk", 1.7)))
+    found = text([calm, busy], {"calm": CALM, "disk": DISK}, {}, {})
+    assert "more than 0.6 CPUs beside 1 more, which are not scored: disk." in found
+    assert "| a 1.0 | 1 |" in found
+    assert wrong([busy], {"disk": DISK}, {"disk": truth.OPEN_HALF}) == []
+
+
+def test_the_last_run_of_a_job_counts_and_versions_are_not_mixed_in_silence() -> None:
+    first, second = tool(answered("works", "none")), tool(answered("waits-for-input", "slow-disk"))
+    first.digest, second.digest = "1", "2"
+    runs = [Run("disk", observed=[first]), Run("disk", observed=[second])]
+    assert wrong(runs, {"disk": DISK}, {"disk": truth.OPEN_HALF}) == []
+    assert "Of several versions" not in text(runs, {"disk": DISK}, {}, {})
+    older = Run("calm", observed=[dataclasses.replace(first)])
+    assert "run it anew with another -o: a." in text([older, *runs], {"disk": DISK, "calm": CALM}, {}, {})
+
+
+def test_why_advice_was_not_applied_is_printed() -> None:
+    one = tool(answered("waits-for-input", "lock"), answered("waits-for-input", "slow-disk", 2.0), answered("works", "none", 3.0))
+    one.tried = Tried(why_not="it changes what is not the job's")
+    [line] = wrong([Run("disk", observed=[one])], {"disk": DISK}, {"disk": truth.OPEN_HALF})
+    assert "(right from 2.0 to 2.0 s after the onset)" in line
+    assert "its advice was not applied, for it changes what is not the job's" in line
+
+
 def test_one_half_has_one_table() -> None:
     found = text([Run("disk", {}, [tool(answered("works", "none"))])], {"disk": DISK}, {"disk": "open"}, {})
     assert found.count("| tool |") == 1
@@ -265,6 +292,12 @@ def test_an_edited_tool_is_another_one(tmp_path: Path) -> None:
     assert len(digests) == 2
 
 
+def test_the_script_of_a_listed_tool_is_its_module() -> None:
+    digests = {one.digest for one in TOOLS.values()}
+    assert "" not in digests
+    assert len(digests) == len(TOOLS) - 1, "gputop has one script for both of its tools"
+
+
 def test_a_tool_that_is_missing_has_a_reason(tmp_path: Path) -> None:
     broken = Tool("broken", (sys.executable, "-c", "import no_such_tool"))
     watcher = Watcher(broken, Running("mine", Scenario(HEALTHY, print), 1.0, tmp_path, {}))
@@ -335,6 +368,14 @@ def test_the_page_explains_the_table_and_its_examples_are_valid() -> None:
     assert len(lines) >= 4
     assert [line for line in lines if targets(line) is None] == []
     assert set(example) == {field.name for field in dataclasses.fields(Answer)} - {"at_s"}
+
+
+def test_the_job_on_the_page_is_one() -> None:
+    require("torch")
+    [job] = [one for one in re.findall(r"```python\n(.*?)```", (BENCHMARK / "README.md").read_text(), re.S) if "SCENARIO" in one]
+    names: dict[str, Scenario] = {}
+    exec(job, names)
+    assert (names["SCENARIO"].label.symptom, names["SCENARIO"].label.cause) == ("input-bound", "too-few-workers")
 
 
 def test_a_release_has_one_number() -> None:

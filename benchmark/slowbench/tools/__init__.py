@@ -10,6 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+_HERE = Path(__file__).parent
 _MOST_BYTES = 1 << 20  # bytes of a file that is taken for a tool's script; an interpreter has more
 
 
@@ -27,8 +28,10 @@ class Tool:
 
     @property
     def digest(self) -> str:
-        """Hash of the scripts that the command names, so that an edited tool is another one; empty without any."""
-        files = [path for path in map(Path, self.command) if path.is_file() and path.stat().st_size <= _MOST_BYTES]
+        """Hash of the scripts that the command names, or of its module here, so that an edited tool is another one; empty without any."""
+        modules = [_HERE / f"{word.rpartition('.')[2]}.py" for word in self.command if word.startswith(f"{__name__}.")]
+        named = [path for path in map(Path, self.command[0 if not modules else 1 :]) if path.is_file()]
+        files = [path for path in (*modules, *named) if path.stat().st_size <= _MOST_BYTES]
         return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12] if files else ""
 
     def why_not(self) -> str:

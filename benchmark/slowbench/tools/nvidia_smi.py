@@ -30,7 +30,7 @@ def main() -> None:
         elif util >= 80:
             answer("works", "none")
         elif util < 5:
-            answer("nothing-to-do")
+            answer("nothing-to-do", "none")
         else:
             answer("waits-for-input", advice="more DataLoader workers", command=MORE_WORKERS)
 
