@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from gputop.diagnosis.facts.facts import Taker
 from gputop.diagnosis.facts.takers import names_of
+from gputop.findings import policy
 from gputop.findings.sentence import Sentence, filled, joined
 from gputop.findings.verdict import Fix
 from gputop.model.frame import ProcInfo
@@ -75,18 +76,21 @@ _UNITS = (".service", ".scope", ".slice")
 
 
 def fixes(takers: Sequence[Taker], job: ProcInfo, version: int, autogroup: bool) -> list[Fix]:
-    """One fix for all takers that yield in the same way: their cgroup, their sessions, or the processes by themselves. What comes back is
-    foretold for all of them, and one that goes on takes what another leaves. ``version``: of the job's cgroup hierarchy."""
-    found: dict[tuple[bool, bool, str], list[Taker]] = {}
+    """Fixes for takers, one for all that yield in the same way: their cgroup, their sessions, or the processes by themselves. What comes
+    back is foretold for all of them: one that goes on takes what another leaves. Who took less than half of what the first one did, and has
+    another name, has a fix of its own. Those that took most together come first. ``version``: of the job's cgroup hierarchy."""
+    most = max((taker.cores for taker in takers), default=0.0)
+    first = {taker.name for taker in takers if taker.cores >= policy.HALF * most}
+    found: dict[tuple[bool, bool, bool, str], list[Taker]] = {}
     for taker in takers:
         group, is_real_time = _own_group(taker.info, job), taker.info is not None and taker.info.policy in REAL_TIME
         has_session = autogroup and not group and _has_own_session(taker.info, job)
-        found.setdefault((is_real_time, has_session, group), []).append(taker)
+        found.setdefault((taker.name in first, is_real_time, has_session, group), []).append(taker)
     told = [
         _group_yields(alike, group, job, version) if group else _processes_yield(alike, job, autogroup)
-        for (_is_real_time, _has_session, group), alike in found.items()
+        for (*_, group), alike in sorted(found.items(), key=lambda item: -sum(taker.cores for taker in item[1]))
     ]
-    return told + _more_for(_group_of(job), {group for *_form, group in found}, version)
+    return told + _more_for(_group_of(job), {group for *_, group in found}, version)
 
 
 def _more_for(job: str, groups: set[str], version: int) -> list[Fix]:

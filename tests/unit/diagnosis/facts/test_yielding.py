@@ -98,6 +98,15 @@ def test_sessions_yield_by_one_command() -> None:
     assert "bowtie2 (1, 2, 4, 6), tar (3), sh (5)" in fix.text
 
 
+def test_who_took_little_has_a_fix_of_its_own_behind_the_others() -> None:
+    sizes = ((1, "find", 0.1), (2, "bwa", 0.9), (3, "pigz", 0.5), (4, "bwa", 0.2))
+    takers = [Taker(pid, name, cores, info=ProcInfo(pid, 1, cgroup="/", session=pid)) for pid, name, cores in sizes]
+    fixes = shell.fixes(takers, ProcInfo(100, 1, cgroup="/", session=8), 2, True)
+    assert [fix.command for fix in fixes] == [
+        "for pid in 2 3 4; do echo 19 > /proc/$pid/autogroup; done", "echo 19 > /proc/1/autogroup",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(("theirs", "then"), [(("/", 7), " && echo 19 > /proc/900/autogroup"), (("/", 8), ""), (("/theirs", 7), "")])
 def test_no_weight_holds_who_runs_at_real_time_priority(theirs: tuple[str, int], then: str):
     """Once it does no more, its session's weight counts: the half of all CPU time."""
