@@ -108,11 +108,19 @@ class StateRuns:
         """True if any tick has a state."""
         return any(self._codes)
 
+    @property
+    def until(self) -> int:
+        """The tick from which on no state is known."""
+        return self._starts[-1]
+
     def most(self, first: int, last: int) -> int:
         """The code of most ticks from ``first`` to ``last`` (exclusive); the higher code of two equal ones; 0 if none is known."""
+        run = max(0, bisect_right(self._starts, first) - 1)
+        if first < last and (run + 1 == len(self._starts) or last <= self._starts[run + 1]):
+            return self._codes[run]  # most cells lie in one run
         held: dict[int, int] = {}
         start = first
-        for i in range(max(0, bisect_right(self._starts, first) - 1), len(self._starts)):
+        for i in range(run, len(self._starts)):
             end = min(last, self._starts[i + 1]) if i + 1 < len(self._starts) else last
             if end <= start:
                 break
@@ -142,6 +150,8 @@ class History:
         self.states: dict[int, StateRuns] = {}  # pid -> its states; codes of `gputop.stream.session.STATE_WORDS`
         self.shares: dict[int, StateRuns] = {}  # pid -> CPU that it took, in eighths of a CPU; processes without states alone
         self.trimmed = 0  # ticks dropped at the old end so far: makes tick numbers absolute
+        self._cells_of: tuple[int, int, int] = 0, 0, 0  # length of a cell, ticks, `trimmed`: what the next depends on
+        self._ticks_of: dict[int, tuple[int, int]] = {}  # cell -> its ticks, of those cells that were asked for
 
     @property
     def ticks(self) -> int:
@@ -212,8 +222,11 @@ class History:
         column = self.series.get(key)
         if column is None:
             return nan
+        first, last = self.slice_of(start_ns, end_ns)
+        if first == last:
+            return nan
         total, count, most = 0.0, 0, nan
-        for value in column.slice(*self.slice_of(start_ns, end_ns)):
+        for value in column.slice(first, last):
             if value == value:  # not NaN; isnan() costs a call, and this runs for each cell drawn
                 total += value
                 count += 1
@@ -234,14 +247,32 @@ class History:
         """The eighths of a CPU that a process took for most of the ticks from ``start_ns`` to ``end_ns``; 0 if unknown, or next to none."""
         return self._most(self.shares, pid, start_ns, end_ns)
 
+    def states_known_ns(self, pid: int) -> int:
+        """The time of the last tick with a known state of a process; 0 without one."""
+        runs = self.states.get(pid)
+        last = min(runs.until, len(self.times)) - 1 if runs is not None else -1
+        return self.times[last] if last >= 0 else 0
+
+    def cell_of_runs(self, runs: StateRuns, number: int, cell_ns: int) -> int:
+        """What `state_cell` or `share_cell` give for cell ``number``. All rows of a table show the same cells, whose ticks are looked up
+        once for all rows."""
+        asked = cell_ns, len(self.times), self.trimmed
+        if asked != self._cells_of:
+            self._cells_of, self._ticks_of = asked, {}
+        if (ticks := self._ticks_of.get(number)) is None:
+            ticks = self._ticks_of[number] = self._ticks_shown(number * cell_ns, (number + 1) * cell_ns)
+        return runs.most(*ticks)
+
     def _most(self, kept: dict[int, StateRuns], pid: int, start_ns: int, end_ns: int) -> int:
         runs = kept.get(pid)
-        if runs is None:
-            return 0
+        return 0 if runs is None else runs.most(*self._ticks_shown(start_ns, end_ns))
+
+    def _ticks_shown(self, start_ns: int, end_ns: int) -> tuple[int, int]:
+        """Indices (first, last exclusive) of the ticks whose states stand for the time from ``start_ns`` to ``end_ns``."""
         first, last = self.slice_of(start_ns, end_ns)
         if first == last < len(self.times) and self.times[last] < end_ns + max(end_ns - start_ns, self.interval_ns):
             last += 1
-        return runs.most(first, last)
+        return first, last
 
     def at(self, key: SeriesKey, t_ns: int, back_ns: int) -> float:
         """The newest reading at ``t_ns`` that is at most ``back_ns`` old, or NaN."""

@@ -6,12 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from gputop.model.process import ProcInfo
+from gputop.stream.history import History
 from gputop.stream.session import Session
 from gputop.system import screenstate
 from gputop.tui.choice_box import ColumnsScreen
 from gputop.tui.draw import table
-from gputop.tui.draw.table import SHARES, columns, rows
-from gputop.tui.draw.view import View
+from gputop.tui.draw.lanes import merge
+from gputop.tui.draw.table import SHARES, ProcessRow, columns, glyph, rows
+from gputop.tui.draw.view import Axis, View
 from gputop.tui.draw.words import Words, arguments_of
 from gputop.tui.widgets import Scrolled
 from tests.tui import scene
@@ -158,6 +160,24 @@ def test_a_culprits_share_stands_until_it_is_read_again() -> None:
     assert not history.share_cell(scene.WORKERS[0], now_ns - 100_000_000, now_ns + 1)
     history.tick(now_ns + 1_000_000_000)
     assert history.share_cell(scene.HOG, now_ns + 1_000_000_000, now_ns + 1_000_000_001) == 8
+
+
+@pytest.mark.parametrize("cell_ns", [40_000_000, 100_000_000, 500_000_000])
+def test_states_that_come_late_fill_their_cells(cell_ns: int) -> None:
+    """Of many jobs states come every two seconds; a row that is drawn meanwhile has no gap then."""
+    history, moving, tick_ns = History(100_000_000), table.TableDrawer(), 100_000_000
+    view, row = View(width=120), ProcessRow(7, None, 0, "train.py", "running", False, False, "ann")
+    for tick in range(1, 83):
+        history.tick(tick * tick_ns)
+        if tick % 20 == 0:
+            history.put_state(7, 1 + tick // 20 % 3, (tick - 20) * tick_ns)
+        axis = Axis(cell_ns, tick * tick_ns // cell_ns, 30)
+        seen = moving.line(row, view, history, axis, None)
+        if tick % 3 == 0:
+            assert merge(seen) == merge(table.TableDrawer().line(row, view, history, axis, None))
+    codes = [history.state_cell(7, k * cell_ns, (k + 1) * cell_ns) for k in range(axis.first, axis.last + 1)]
+    assert "".join(text for text, _ in seen)[-30:] == "".join(glyph(code)[0] for code in codes)
+    assert any(codes)
 
 
 async def test_a_key_that_does_nothing_is_answered(make_app: MakeApp) -> None:

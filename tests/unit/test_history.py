@@ -66,6 +66,33 @@ def test_states_keep_step_with_the_axis() -> None:
     assert [history.state_cell(7, i * 1000 * TICK + TICK, (i + 1) * 1000 * TICK) for i in range(1, 6)] == [2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("cell_ns", [TICK * 2 // 7, TICK, 5 * TICK])
+def test_cells_that_all_rows_share_are_those_of_each_row(cell_ns: int) -> None:
+    """What is kept of a cell's ticks is of this tick and this length alone: later ticks, a trimmed axis and other cells are seen."""
+    history, rng = History(TICK), random.Random(4)
+    for i in range(6000 + 2 * STRETCH):
+        history.tick((i + 1) * TICK + (i % 300 == 7) * TICK // 3)
+        if i % 20 == 19:
+            history.put_state(7, rng.randrange(3), history.times[-1] - 20 * TICK)
+        if i % 997 < 3:
+            runs = history.states.get(7)
+            newest = history.times[-1] // cell_ns
+            for k in range(newest - 40, newest + 3) if runs is not None else ():
+                assert history.cell_of_runs(runs, k, cell_ns) == history.state_cell(7, k * cell_ns, (k + 1) * cell_ns)
+                assert history.cell_of_runs(runs, k, 2 * cell_ns) == history.state_cell(7, 2 * k * cell_ns, 2 * (k + 1) * cell_ns)
+
+
+def test_a_state_is_known_until_it_was_last_put() -> None:
+    history = History(TICK)
+    assert history.states_known_ns(7) == 0
+    for i in range(30):
+        history.tick((i + 1) * TICK)
+        if i == 19:
+            history.put_state(7, 2, 0)
+    assert history.states_known_ns(7) == 20 * TICK
+    assert history.states_known_ns(8) == 0
+
+
 def test_a_clock_that_went_back_begins_anew() -> None:
     history, _ = kept("dense", STRETCH + 5)
     history.tick(TICK)

@@ -311,7 +311,8 @@ class RollingCells:
         self._body: list[Span] = []
 
     def spans(self, axis: Axis, newest: int, shape: tuple[object, ...], make_cell: Callable[[int], Span], recent: int = 2) -> list[Span]:
-        """All cells, neighbours of one colour merged; ``make_cell`` gives cell k. The newest ``recent`` may still change.
+        """All cells, neighbours of one colour merged; ``make_cell`` gives cell k. The ``recent`` before ``newest`` may still change, and
+        nothing is known of those behind it.
 
         All cells are made again when ``shape`` changes: it holds what else they depend on.
         """
@@ -320,7 +321,9 @@ class RollingCells:
         shape = (axis.cell_ns, *shape)
         if shape != self._shape or self._range != (first, settled):
             self._settle(first, settled, shape, make_cell)
-        return self._body + [make_cell(k) for k in range(max(settled + 1, first), last + 1)]
+        made = [make_cell(k) for k in range(max(settled + 1, first), min(newest, last) + 1)]
+        unknown = last - max(newest, first - 1)
+        return self._body + made + ([(" " * unknown, "")] if unknown > 0 else [])
 
     def _settle(self, first: int, last: int, shape: tuple[object, ...], make_cell: Callable[[int], Span]) -> None:
         by = first - self._range[0]

@@ -6,13 +6,12 @@ A state lane is on the same axis as the charts above the table.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import takewhile
 from math import ceil
 
 from msgspec import Struct
 
-from gputop.findings.policy import FEED_EVERY_NS
 from gputop.findings.verdict import Incident, Verdict
 from gputop.model.board import Board
 from gputop.model.fields import FIELDS
@@ -442,23 +441,22 @@ class TableDrawer:
         return kept[2]
 
     def _lane(self, row: ProcessRow, history: History, axis: Axis) -> list[Span]:
-        pid, has_states = row.pid, row.pid in history.states
-        if not has_states and pid not in history.shares:
-            self._cells.pop(pid, None)
-            return [(" " * axis.columns, "")]
-        cell_ns, newest = axis.cell_ns, history.times[-1] // axis.cell_ns
+        pid, states, shares, cell_ns = row.pid, history.states.get(row.pid), history.shares.get(row.pid), axis.cell_ns
         cells = self._cells.setdefault(pid, RollingCells())
-        # The diagnosis gives the states since it was last asked; bystanders are read once a second.
-        recent = max(2, 1 + ceil((FEED_EVERY_NS if has_states else SHARE_SPAN_NS) / cell_ns))
+        if states is not None:  # the diagnosis gives those since its last look, of which none changes any more
+            newest = history.states_known_ns(pid) // cell_ns
+            return cells.spans(axis, newest, (history.trimmed,), lambda k: glyph(history.cell_of_runs(states, k, cell_ns)), recent=1)
+        if shares is None:
+            del self._cells[pid]
+            return [(" " * axis.columns, "")]
         meaning = "culprit" if row.takes[0] else "dim"
 
-        def make_cell(k: int) -> Span:
-            if has_states:
-                return glyph(history.state_cell(pid, k * cell_ns, (k + 1) * cell_ns))
-            eighths = history.share_cell(pid, k * cell_ns, (k + 1) * cell_ns)
+        def share(k: int) -> Span:
+            eighths = history.cell_of_runs(shares, k, cell_ns)
             return (SHARES[eighths], meaning) if eighths else (" ", "")
 
-        return cells.spans(axis, newest, (history.trimmed, has_states, meaning), make_cell, recent)
+        recent = max(2, 1 + ceil(SHARE_SPAN_NS / cell_ns))  # a bystander is read once a second
+        return cells.spans(axis, history.times[-1] // cell_ns, (history.trimmed, meaning), share, recent)
 
 
 def _draw_numbers(row: ProcessRow, view: View, lane_columns: int) -> list[Span]:
@@ -468,6 +466,7 @@ def _draw_numbers(row: ProcessRow, view: View, lane_columns: int) -> list[Span]:
     return merge([span for span in spans if span[0]])
 
 
+@cache
 def glyph(code: int) -> Span:
     """Glyph and colour of a state code."""
     word, starving, _ = word_of(code)
