@@ -141,7 +141,7 @@ class Drawing:
         if not self._is_possible:
             return False
         self._wake_later()
-        with self._context.session.lock, self._screen.app.batch_update():
+        with self._context.session.lock:
             numbers = self._numbers_due(everything)
             if numbers:
                 story = self.lanes.find_story()
@@ -226,10 +226,11 @@ class Drawing:
         if heights == self._heights:
             return False
         self._heights = heights
-        for panel in self.panels:
-            panel.rows = getattr(heights, panel.name)
-            panel.widget.display = panel.rows > 0
-            panel.widget.styles.height = panel.rows
+        with self._screen.app.batch_update():  # not around each drawing: Textual looks for work of its own after it
+            for panel in self.panels:
+                panel.rows = getattr(heights, panel.name)
+                panel.widget.display = panel.rows > 0
+                panel.widget.styles.height = panel.rows
         return True
 
     def _read_rows(self) -> bool:
