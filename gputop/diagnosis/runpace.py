@@ -107,13 +107,15 @@ def _count(gpu: GpuBoard, names: tuple[str, ...]) -> tuple[int, float] | None:
 
 def _shares(board: Board, job: WalkedJob) -> bool:
     """True if a GPU of the job is used by another process as well, or is split, so that its counters and work are not the job's alone."""
+    if any(gpu.split or gpu.neighbours for gpu in job.gpus):
+        return True
     own = {proc.pid for proc in (job.trainer, *job.workers, *job.managers)} | {one.pid for one in job.members}
     host, infos = board.header.host, board.infos
     key = job_key(job.trainer.info, host)
     for gpu in job.gpus:
         users = board.gpus[gpu.index].compute_pids if gpu.index in board.gpus else frozenset[int]()
         others = {pid for pid in users - own if key is None or pid not in infos or job_key(infos[pid], host) != key}
-        if gpu.split or gpu.neighbours or len(others) > (0 if users & own else 1):  # in a namespace of pids its own one may be unknown
+        if len(others) > (0 if users & own else 1):  # in a namespace of pids its own one may be unknown
             return True
     return False
 

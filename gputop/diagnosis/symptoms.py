@@ -126,7 +126,7 @@ class Standing(Struct, dict=True):
     def lost_pct(self) -> float | None:
         return None if self.job.lost is None else round(100 * self.job.lost, 1)
 
-    @property
+    @cached_property
     def familiar(self) -> bool:
         """True if the rules were made with jobs of this kind."""
         return kind_of(self.job, self.facts) in LEARNT

@@ -21,6 +21,7 @@ import importlib.util
 import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from shlex import quote
 from string import Formatter
@@ -118,9 +119,18 @@ def _holes(template: str) -> list[str]:
     return [spec for _, spec in _parsed(template) if spec is not None]
 
 
+@cache
+def _is_usual(template: str) -> bool:
+    """True if Python fills the holes as `_shown` does, but for readings of an unexpected type: none is of a kind of our own."""
+    return all(not spec or (spec not in _KINDS and "{" not in spec) for spec in _holes(template))
+
+
 def _text(template: str, args: Sequence[Any]) -> str:
     if not (parts := _parsed(template)):
         return template.join(map(str, args)) if args else template
+    if _is_usual(template):
+        with suppress(TypeError, ValueError, IndexError):
+            return template.format(*args)
     left = iter(args)
     return "".join(literal if spec is None else literal + _shown(spec, next(left)) for literal, spec in parts)
 

@@ -435,8 +435,11 @@ def rank_of(info: ProcInfo) -> int | None:
 
 def number_in(env: Mapping[str, str], names: tuple[str, ...]) -> int | None:
     """Number in the first variable that holds one; None without one. At most nine digits are read: any program may set them."""
-    values = (env.get(name, "") for name in names)
-    return next((int(value[:9]) for value in values if value.isascii() and value.isdigit()), None)
+    for name in names:
+        value = env.get(name)
+        if value and value.isascii() and value.isdigit():
+            return int(value[:9])
+    return None
 
 
 def is_python(info: ProcInfo) -> bool:

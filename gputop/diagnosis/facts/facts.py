@@ -476,7 +476,7 @@ class JobFacts(Struct, frozen=True, dict=True):
         known = [gpu.lost for gpu in self.gpus if gpu.lost is not None]
         return sum(known) / len(known) - self.gpu_use.turns if known else None
 
-    @property
+    @cached_property
     def lost(self) -> float | None:
         """Mean share of the window in which one of its GPUs ran nothing, plus what was wasted while they were busy; None if none is
         measured."""

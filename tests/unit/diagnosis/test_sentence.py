@@ -63,6 +63,8 @@ def test_a_hole_for_a_number_holds_one(number: Any) -> None:
 def test_a_reading_of_another_kind_ends_no_diagnosis() -> None:
     assert filled("kill {:targets}", 5) == "kill 5"
     assert filled("{:.0f}% of the time", None) == "None% of the time"
+    assert filled("{} lost {:.0f}% of {:d} s {{}}", "GPU 0", 12.6, 3) == "GPU 0 lost 13% of 3 s {}"
+    assert filled("{} lost {:.0f}% of {:d} s {{}}", "GPU 0", "a b", 3) == "GPU 0 lost 'a b'% of 3 s {}"
 
 
 def test_texts_within_texts_end() -> None:
