@@ -239,6 +239,7 @@ def test_cells_in_an_incident_are_shaded_as_is_the_ruler_and_moving_gives_the_sa
     moving, lane = LaneDrawer(), Lane(("gpu.util_pct", 0), "lane")
     steps: list[tuple[int, tuple[tuple[int, int], ...], int]] = [
         (9, ((3, UNENDED),), 7), (10, ((3, UNENDED),), 8), (10, ((3, 5),), 3), (10, (), 0), (10, ((-9, 2), (8, 8)), 3),
+        (10, ((-9, UNENDED),), 10), (10, ((1, 10),), 10), (10, ((2, UNENDED),), 9), (10, ((1, 9),), 9),
     ]  # fmt: skip
     for last, within, shaded in steps:
         axis = Axis(TICK, last, 10)

@@ -43,7 +43,10 @@ def cells(columns: Sequence[TableColumn], *row: object, chosen: str = "") -> lis
     for column in columns:
         width, (text, style) = column.width, column.cell(*row)
         room = width - (not column.fills)
-        shown = fit(text, room) + " " * (width - room) if column.left else f"{cut(text, room):>{width - 1}} "[:width]
+        if text.isascii() and len(text) <= room:  # as most are: no look at each character
+            shown = text.ljust(width) if column.left else f"{text.rjust(width - 1)} "[:width]
+        else:
+            shown = fit(text, room) + " " * (width - room) if column.left else f"{cut(text, room):>{width - 1}} "[:width]
         spans.append((shown, chosen or style))
     return spans
 

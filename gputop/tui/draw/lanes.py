@@ -544,6 +544,8 @@ def shaded(spans: list[Span], within: Sequence[tuple[int, int]], axis: Axis) -> 
     """The spans with the cells ``within`` incidents shaded. Incidents begin, grow and end, so the cells that are kept are not shaded."""
     if not within:
         return spans
+    if within[0][0] <= axis.first and axis.last <= within[0][1]:
+        return [(text, style + SHADED) for text, style in spans]
     out: list[Span] = []
     k = axis.first
     for text, style in spans:
