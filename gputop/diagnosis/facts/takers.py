@@ -192,8 +192,10 @@ class TakerTrack:
 
     def starters(self, roles: Mapping[int, Role], fed: Mapping[int, int]) -> dict[int, int]:
         """Pid of a program -> pid of the trainer or worker that started it, or that it feeds; only programs with samples of their waits."""
-        found = {pid: self._starter(pid, roles, fed) for pid, stranger in self._strangers.items() if stranger.asked}
-        return {pid: starter for pid, starter in found.items() if starter is not None}
+        asked = ((pid, one.info) for pid, one in self._strangers.items() if one.asked)
+        parents = {pid: -pid if info is None or pid in fed else info.ppid for pid, info in asked}  # hundreds may have the same one
+        found = {parent: self._starter(pid, roles, fed) for parent, pid in {parent: pid for pid, parent in parents.items()}.items()}
+        return {pid: starter for pid, parent in parents.items() if (starter := found[parent]) is not None}
 
     def programs_of(self, starters: Mapping[int, int], board: Board) -> dict[int, dict[int, str]]:
         """Pid of a starter -> {pid: name} of its programs that live."""
