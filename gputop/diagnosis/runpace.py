@@ -78,17 +78,18 @@ def pace_of(
     if marked is not None:
         return Pace(runs.MARKERS, marked)
     why_not = "no-gpu" if not job.gpus else "not-counted" if counted is None else "unsteady"
-    if found := next(_moved(board, job), None):
+    is_shared = _shares(board, job)
+    if not is_shared and (found := next(_moved(board, job), None)):
         by, moved = found
         return Pace(by, moved, why_not=why_not)
-    if wants_rhythm() and not _shares(board, job) and (step := job.step) is not None:
+    if wants_rhythm() and not is_shared and (step := job.step) is not None:
         return Pace(runs.RHYTHM, per_s=step.per_s, why_not=why_not)
-    return Pace("", why_not="shared" if why_not == "not-counted" and _shares(board, job) else why_not)
+    return Pace("", why_not="shared" if why_not == "not-counted" and is_shared else why_not)
 
 
 def _moved(board: Board, job: WalkedJob) -> Iterator[tuple[str, Counted]]:
-    """(clock, its reading) of the counters of bytes of a job's GPUs that are at work for it alone."""
-    if not job.gpus or _shares(board, job):
+    """(clock, its reading) of the counters of bytes of a job's GPUs, which are at work for it alone."""
+    if not job.gpus:
         return
     rates = sum(gpu.host_bytes_per_s or 0.0 for gpu in job.gpus), sum(gpu.nvlink_bytes_per_s or 0.0 for gpu in job.gpus)
     for (by, names), rate in zip(_COUNTERS, rates, strict=True):
