@@ -14,7 +14,7 @@ import resource
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -22,7 +22,7 @@ from gputop.collector.relay import Relay
 from gputop.model import clocks, roles
 from gputop.model.frame import Frame, Gpu, Header, ProcInfo, SelfCost, SourceState
 from gputop.sources import Beat, Entry, Polled, Settings, Source, Unavailable, is_simulated, registry
-from gputop.sources.files import read_text
+from gputop.sources.files import read_once, read_text
 from gputop.system import crash
 from gputop.system.errors import UserError
 from gputop.system.priority import BEAT, MOST_SHARE, OwnPriority, raise_priority
@@ -135,6 +135,7 @@ class Collector:
         self._registry = registry()
         self._sources: dict[str, Source] = {}
         self._polled: dict[str, Polled] = {}  # those of them whose calls may hang
+        self._having: dict[str, list[tuple[str, Any]]] = {}  # optional attribute -> names of the open sources that have it, and the sources
         self._closed: dict[str, tuple[int, SourceState]] = {}
         """Sources that are not open: when opening was tried or reading failed, and the reason."""
         self._states: dict[str, SourceState] = {}
@@ -146,7 +147,8 @@ class Collector:
         self._nvml: dict[int, tuple[int, int]] = {}  # GPU -> ns and number of its NVML calls so far
         self._random = random.Random()
         self._ahead: frozenset[str] = frozenset()  # sources that were read ahead of the next beat
-        self._took_ns: dict[str, int] = {}  # source -> longest of its latest readings; a tenth less with each reading since
+        self._next: Beat | None = None  # that beat as sources see it, once they were asked whether they are read ahead
+        self._took_ns: dict[str, int] = {}  # source that may be read ahead -> longest of its latest readings; a tenth less with each since
         self._priority = OwnPriority(BEAT, MOST_SHARE, raise_priority)
         self._unfit = ""  # why the first frame that could not be encoded could not be
         self._may_leave_root = leaves_root and os.geteuid() == 0 and bool(os.environ.get("SUDO_UID"))
@@ -179,6 +181,7 @@ class Collector:
 
     def close(self) -> None:
         """Close every source that is open."""
+        self._having.clear()
         while self._sources:
             _close(self._sources.popitem()[1])
 
@@ -256,8 +259,10 @@ class Collector:
         """
         if self._ahead:
             return  # the thread that this one relieved has done it
-        beat = self._beat_of(frame)
-        names = [name for name, source in self._sources.items() if (asks := getattr(source, "is_read_ahead", None)) and asks(beat)]
+        if not (asking := self._have("is_read_ahead")):
+            return
+        beat = self._next = self._beat_of(frame)
+        names = [name for name, source in asking if source.is_read_ahead(beat)]
         from_ns = max(time.monotonic_ns(), frame.t_ns - AHEAD_MOST_NS)
         until_ns = frame.t_ns - AHEAD_ROOM * sum(self._took_ns.get(name, 0) for name in names)
         if not names or from_ns >= until_ns:
@@ -287,7 +292,7 @@ class Collector:
 
     @property
     def _all_ready(self) -> bool:
-        return self._opened_all and all(getattr(source, "ready", True) for source in self._sources.values())
+        return self._opened_all and all(source.ready for _, source in self._have("ready"))
 
     def _leave_root(self) -> bool:
         """Become the invoking user of `sudo gputop`, once the probes are loaded; returns whether that happened now."""
@@ -302,9 +307,10 @@ class Collector:
         if frame.seq and frame.t_ns >= self._open_due_ns:
             self._open_missing(frame.t_ns)
         started = time.thread_time_ns()
-        beat, due = self._beat_of(frame), [name for name in self._sources if name not in self._ahead]
+        beat, due = self._next or self._beat_of(frame), [name for name in self._sources if name not in self._ahead]
+        beat.t_ns, beat.key, self._next = frame.t_ns, frame.key, None
         if not frame.seq:  # processes on the GPUs come into the first frame in any case
-            listing = [name for name in due if hasattr(self._sources[name], "pids")]
+            listing = [name for name, _ in self._have("pids") if name in due]
             self._read_sources(listing, beat, frame)
             beat.gpu_pids, due = self._pids_of("pids"), [name for name in due if name not in listing]
         self._read_sources(due, beat, frame)
@@ -334,9 +340,10 @@ class Collector:
         )
 
     def _read_sources(self, names: Iterable[str], beat: Beat, frame: Frame) -> None:
+        timed = [name for name, _ in self._have("is_read_ahead")]
         for name in names:
-            began_ns = time.monotonic_ns()
-            if self._call(name, beat.t_ns, self._sources[name].read, beat, frame):
+            began_ns = time.monotonic_ns() if name in timed else 0
+            if self._call(name, beat.t_ns, self._sources[name].read, beat, frame) and began_ns:
                 self._took_ns[name] = max(time.monotonic_ns() - began_ns, self._took_ns.get(name, 0) * 9 // 10)
         for state in beat.changed:
             self._add_state(state)
@@ -352,6 +359,7 @@ class Collector:
             self._closed[name] = t_ns, state
             self._add_state(state)
             self._polled.pop(name, None)
+            self._having.clear()
             _close(self._sources.pop(name))
             return False
         return True
@@ -385,6 +393,7 @@ class Collector:
             if isinstance(source, Polled):
                 self._polled[name] = source
             self._sources = {one.name: self._sources[one.name] for one in self._registry if one.name in self._sources}
+            self._having.clear()
         except Unavailable as why:
             state = SourceState(name, "unavailable", why.reason, why.remedy)
         except ImportError as why:
@@ -400,8 +409,14 @@ class Collector:
 
     def _pids_of(self, attribute: str) -> frozenset[int]:
         """The pids that sources give by ``attribute``."""
-        given = [pids for source in self._sources.values() if (pids := getattr(source, attribute, None))]
+        given = [pids for _, source in self._have(attribute) if (pids := getattr(source, attribute))]
         return given[0] if len(given) == 1 else frozenset[int]().union(*given)
+
+    def _have(self, attribute: str) -> list[tuple[str, Any]]:
+        """The open sources that have an optional attribute: in each beat it would cost more to ask a dozen for four of them."""
+        if (found := self._having.get(attribute)) is None:
+            found = self._having[attribute] = [(name, source) for name, source in self._sources.items() if hasattr(source, attribute)]
+        return found
 
     def _cost(self) -> SelfCost:
         usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -456,5 +471,5 @@ def _inode(path: str) -> int:
 
 
 def _rss_bytes() -> int:
-    fields = read_text("/", "proc/self/statm").split()
+    fields = (read_once("/proc/self/statm", 128) or b"").split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") if len(fields) > 1 else 0

@@ -36,6 +36,7 @@ class Relay:
         self._timer = -1  # of the standby thread, -1 while there is none
         self._is_watched = False
         self._libc = ctypes.PyDLL(None)  # its calls take less time than giving the GIL back
+        self._specs: dict[int, ctypes.Array[ctypes.c_long]] = {}  # ns -> itimerspec of a timer that expires once in so many
 
     def run(self, beat: Callable[[], None]) -> None:
         """Run ``beat`` to its end, and raise what it raises. A thread that relieves another calls it anew."""
@@ -98,5 +99,6 @@ class Relay:
     def _set(self, timer: int, ns: int) -> None:
         """Let the timer expire once in ``ns``; 0 stops it."""
         if timer >= 0:
-            spec = (ctypes.c_long * 4)(0, 0, *divmod(ns, _SECOND_NS))
+            if (spec := self._specs.get(ns)) is None:  # few: what is patience, and none
+                spec = self._specs[ns] = (ctypes.c_long * 4)(0, 0, *divmod(ns, _SECOND_NS))
             self._libc.timerfd_settime(timer, 0, spec, None)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gputop.model.frame import Header
 
 JUMP_NS = 50_000_000  # ns; a smaller difference is the error of reading the clocks (slewing moves CLOCK_MONOTONIC too)
-_READINGS = 3  # the quickest counts
+_READINGS, _QUICK_NS = 3, 20_000  # the quickest counts, and the first that takes no longer: it dates a frame that exactly
 
 
 class Clocks(NamedTuple):
@@ -27,8 +27,13 @@ class Clocks(NamedTuple):
 
 
 def read() -> Clocks:
-    """Read the clocks of this machine, several times: an interruption between two clocks spoils a reading, and the quickest has none."""
-    return min((_reading() for _ in range(_READINGS)), key=lambda reading: reading[0])[1]
+    """Read the clocks of this machine; again if it took long, for an interruption between two clocks spoils a reading, and the quickest has
+    none."""
+    took_ns, clocks = _reading()
+    for _ in range(_READINGS - 1):
+        if took_ns > _QUICK_NS:
+            took_ns, clocks = min((took_ns, clocks), _reading())
+    return clocks
 
 
 def _reading() -> tuple[int, Clocks]:

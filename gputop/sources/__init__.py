@@ -56,10 +56,10 @@ class Source(Protocol):
     for what a driver or another process does: the value is left out and the reason given instead. Both raise UserError if
     the user asked for something that does not exist; that ends the stream.
 
-    Optional attributes: ``pids`` (frozenset of int), processes with a context on a GPU; ``wakers`` (frozenset of int),
-    processes that wake trainers without workers; ``ready`` (bool), False while the source still needs root. An optional method
-    ``is_read_ahead(beat) -> bool`` asks to be read at a random moment before the beat; such a source stamps its own samples. A source whose
-    calls may hang has the methods of `Polled`, too.
+    Optional attributes, which it has from the opening on: ``pids`` (frozenset of int), processes with a context on a GPU; ``wakers``
+    (frozenset of int), processes that wake trainers without workers; ``ready`` (bool), False while the source still needs root. An optional
+    method ``is_read_ahead(beat) -> bool`` asks to be read at a random moment before the beat; such a source stamps its own samples. A
+    source whose calls may hang has the methods of `Polled`, too.
     """
 
     name: str

@@ -95,6 +95,8 @@ class Sampler:
 
     def take(self, everybody: bool) -> list[MainSamples]:
         """Sums of the processes sampled since the last call; with ``everybody``, of all."""
+        if not self._unsent and not everybody:
+            return []
         with self._lock:
             known = self._counts.keys() & self._wanted if everybody else self._unsent & self._wanted
             self._unsent.clear()

@@ -32,13 +32,14 @@ class ServingSource:
         self._proc = os.path.join(settings.root, "proc/")
         self._urls, self._is_single = settings.serving, settings.everyone
         self._infos: dict[int, ProcInfo] = {}
-        self._starts: frozenset[int] = frozenset()
+        self._starts: tuple[frozenset[int], frozenset[int]] = frozenset(), frozenset()  # processes on GPUs; trainers
         self._is_due, self._due_ns = False, 0
         self._asked: dict[int, AskingFamily] = {}  # topmost process of an engine -> its server
         self._given: list[Asking] = []
         self._sent: dict[Asking, object] = {}  # the page that was last sent of each
         self._unasked = 0  # engines beyond `MOST_SERVERS`
         self._state: SourceState | None = None
+        self._at_rest = SourceState(self.name, "ok")  # while nobody is asked
 
     def open(self) -> SourceState:
         """Begin to ask the servers whose addresses were given."""
@@ -48,29 +49,29 @@ class ServingSource:
             self._given = [AskingAddress(url, self._proc) for url in self._urls]
             for one in self._given:
                 one.start()
-        self._state = SourceState(self.name, "ok")
+        self._state = self._at_rest
         return self._state
 
     def read(self, beat: Beat, frame: Frame) -> None:
         """Follow the processes of engines; take the pages that have come."""
-        for pid in frame.gone:
-            self._infos.pop(pid, None)
-        for info in frame.infos:
-            self._infos[info.pid] = info
-        starts = beat.gpu_pids | beat.trainers
-        self._is_due |= bool(frame.infos or frame.gone) or starts != self._starts
-        self._starts = starts
+        starts = beat.gpu_pids, beat.trainers
+        if frame.infos or frame.gone or starts != self._starts:
+            for pid in frame.gone:
+                self._infos.pop(pid, None)
+            self._infos |= {info.pid: info for info in frame.infos}
+            self._is_due, self._starts = True, starts
         if self._is_due and beat.t_ns >= self._due_ns:
             self._is_due, self._due_ns = False, beat.t_ns + FIND_NS
             self._find()
-        for one in self._all():
+        asking = self._all()
+        for one in asking:
             if self._is_single:
                 one.answered.wait(ONCE_S)
             page = one.read
             if beat.key or self._sent.get(one) is not page:
                 self._sent[one] = page
                 frame.servings.extend(page)
-        state = self._state_now()
+        state = self._state_now() if asking else self._at_rest
         if state != self._state:
             self._state = state
             beat.changed.append(state)
@@ -85,7 +86,7 @@ class ServingSource:
 
     def _find(self) -> None:
         """Begin to ask the engines that came, and end with those that are gone."""
-        found = families(self._infos, self._starts)
+        found = families(self._infos, self._starts[0] | self._starts[1])
         for top in self._asked.keys() - found.keys():
             gone = self._asked.pop(top)
             gone.stop()
