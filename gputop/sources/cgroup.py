@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -25,8 +26,55 @@ ASK_EVERY_NS, CROWD_EVERY_NS = 2_000_000_000, 4_000_000_000  # ns between two re
 CGROUPS = 64  # most cgroups read
 ASKED = 512  # processes per second that have their cgroup read, longest waiting first; 8 us each (measured)
 LEVELS = 32  # levels of a cgroup's path, from below, where limits are read; container runtimes nest five deep (guess)
+KEPT = 128  # most files of cgroups that stay open, half of what is left to the rest of the program (`files.RESERVE`)
+_PAGE_BYTES, _MOST_BYTES = 1 << 12, 1 << 15  # bytes of the first try to read a file, which few need more than; most bytes of one
 _NO_LIMIT = 1 << 62  # v1 writes "no limit" as the largest multiple of the page size
 _REMEDY = "run gputop on the host, or start the container with --cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup:ro"
+
+
+ReadFile = Callable[[str, str], bytes]
+"""Reads a file of a cgroup, by its folder and name; empty if it cannot be read."""
+
+
+class KeptFiles:
+    """Files of cgroups that stay open: to open one takes longer than to read it. Those of a removed cgroup are opened anew."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, int] = {}
+
+    def read(self, folder: str, name: str) -> bytes:
+        """See `ReadFile`."""
+        path = f"{folder}/{name}"
+        descriptor = self._open.get(path, -1)
+        if descriptor >= 0:
+            try:
+                return _read_whole(descriptor)
+            except OSError:
+                os.close(self._open.pop(path))
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return b""
+        is_kept = len(self._open) < KEPT
+        if is_kept:
+            self._open[path] = descriptor
+        try:
+            return _read_whole(descriptor)
+        except OSError:
+            return b""
+        finally:
+            if not is_kept:
+                os.close(descriptor)
+
+    def close(self) -> None:
+        """Close all."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+
+def _read_whole(descriptor: int) -> bytes:
+    data = os.pread(descriptor, _PAGE_BYTES, 0)
+    return data if len(data) < _PAGE_BYTES else os.pread(descriptor, _MOST_BYTES, 0)
 
 
 class Mount(Struct, frozen=True):
@@ -86,6 +134,7 @@ class Cgroup(Struct):
     memory: ControllerPath | None
     cpuset: ControllerPath | None
     io: ControllerPath | None
+    read: ReadFile
     quota: tuple[float, str] | None = None  # (CPUs, folder that has the quota) of the tightest quota on the path
     slow: CgroupSample | None = None  # the last reading of what is read once a second
 
@@ -94,16 +143,17 @@ class Cgroup(Struct):
         if slowly or self.slow is None:
             self.slow = self._read_slow()
         folder = self.quota[1] if self.quota else self.cpu.folders[0]
-        return msgspec.structs.replace(self.slow, **throttling(_read(folder, "cpu.stat"), self.cpu.mount.version))
+        return msgspec.structs.replace(self.slow, **throttling(self.read(folder, "cpu.stat"), self.cpu.mount.version))
 
     def _read_slow(self) -> CgroupSample:
         mount, own = self.cpu.mount, self.cpu.folders[0]
-        self.quota = min((found for folder in self.cpu.folders if (found := quota(folder, mount.version))), default=None)
+        self.quota = min((found for folder in self.cpu.folders if (found := quota(folder, mount.version, self.read))), default=None)
         cpus, folder = self.quota or (None, own)
-        limits = [limit for folder in self.io.folders for limit in read_limits(folder, self.io.mount)] if self.io else []
+        limits = [limit for folder in self.io.folders for limit in read_limits(folder, self.io.mount, self.read)] if self.io else []
         return CgroupSample(
             self.path, mount.version, quota_cpus=cpus, quota_path=mount.path(folder) if folder != own else None,
-            cpuset=_cpuset(self.cpuset.folders[0]) if self.cpuset else None, psi=_pressure(own) if mount.version == 2 else None,
+            cpuset=_cpuset(self.cpuset.folders[0], self.cpuset.mount.version, self.read) if self.cpuset else None,
+            psi=_pressure(own, self.read) if mount.version == 2 else None,
             read_limit=min(limits, key=_tightness, default=None), **self._read_memory(),
         )  # fmt: skip
 
@@ -114,11 +164,12 @@ class Cgroup(Struct):
         """
         if self.memory is None:
             return {}
-        limits = ((limit, folder) for folder in self.memory.folders if (limit := _memory_limit(folder)) is not None)
+        version, read = self.memory.mount.version, self.read
+        limits = ((limit, folder) for folder in self.memory.folders if (limit := _memory_limit(folder, version, read)) is not None)
         limit, folder = min(limits, default=(None, self.memory.folders[0]))
         path = self.memory.mount.path(folder)
         where = {"mem_limit_bytes": limit, "mem_limit_path": path if path != self.path else None} if limit is not None else {}
-        return _memory(folder) | where
+        return _memory(folder, version, read) | where
 
 
 class CgroupSource:
@@ -132,6 +183,7 @@ class CgroupSource:
     def __init__(self, settings: Settings) -> None:
         self._root = settings.root.rstrip("/") + "/"
         self._early_ns = CPU_EVERY_NS if settings.everyone else settings.interval_ns // 2
+        self._files = KeptFiles()
         self._mounts: dict[str, Mount] = {}
         self._memberships: dict[str, tuple[int, bytes]] = {}  # pid, or "self" -> (when it is read again, content of /proc/PID/cgroup)
         self._groups: dict[bytes, Cgroup | None] = {}  # content of /proc/PID/cgroup -> its group; None if that is not visible
@@ -153,6 +205,7 @@ class CgroupSource:
 
     def close(self) -> None:
         self._groups.clear()
+        self._files.close()
 
     def read(self, beat: Beat, frame: Frame) -> None:
         """Add the cgroups to ``frame.host`` if they are due."""
@@ -176,7 +229,10 @@ class CgroupSource:
         read = {pid: self._membership(pid, beat.t_ns) for pid in ["self", *members[:ASKED]]}
         self._memberships = read | {pid: self._memberships[pid] for pid in members[ASKED:] if pid in self._memberships}
         wanted = list(dict.fromkeys(data for _, data in self._memberships.values() if data))
-        self._groups = {data: self._groups.get(data) or self._group(data) for data in wanted[:CGROUPS]}
+        before = self._groups
+        self._groups = {data: before.get(data) or self._group(data) for data in wanted[:CGROUPS]}
+        if before.keys() - self._groups.keys():  # files of cgroups that nobody is in any more
+            self._files.close()
         self._report(beat, len(wanted) - len(self._groups))
 
     def _membership(self, pid: str, t_ns: int) -> tuple[int, bytes]:
@@ -190,7 +246,7 @@ class CgroupSource:
     def _group(self, data: bytes) -> Cgroup | None:
         paths = cgroups(data)
         cpu, memory, cpuset, io = (self._place(paths, controller) for controller in ("cpu", "memory", "cpuset", "blkio"))
-        return Cgroup(main_cgroup(paths), cpu, memory, cpuset, io) if cpu else None
+        return Cgroup(main_cgroup(paths), cpu, memory, cpuset, io, self._files.read) if cpu else None
 
     def _place(self, paths: dict[str, str], controller: str) -> ControllerPath | None:
         """Place of a path in the hierarchy that has the controller; None if that is not visible."""
@@ -214,12 +270,17 @@ class CgroupSource:
             beat.changed.append(state)
 
 
-def quota(folder: str, version: int) -> tuple[float, str] | None:
+def _read(folder: str, name: str) -> bytes:
+    """See `ReadFile`."""
+    return read_once(f"{folder}/{name}", _MOST_BYTES) or b""
+
+
+def quota(folder: str, version: int, read: ReadFile = _read) -> tuple[float, str] | None:
     """(CPUs, folder) of the cgroup's own quota, None if it has none."""
     if version == 2:
-        words = _read(folder, "cpu.max").split()
+        words = read(folder, "cpu.max").split()
     else:
-        words = _read(folder, "cpu.cfs_quota_us").split() + _read(folder, "cpu.cfs_period_us").split()
+        words = read(folder, "cpu.cfs_quota_us").split() + read(folder, "cpu.cfs_period_us").split()
     if len(words) != 2 or words[0] in (b"max", b"-1") or int(words[1]) <= 0:
         return None
     return int(words[0]) / int(words[1]), folder
@@ -233,20 +294,24 @@ def throttling(stat: bytes, version: int) -> dict[str, int]:
     return {field: value * (unit if field == "throttled_ns" else 1) for field, value in fields.items() if value is not None}
 
 
-def _memory(folder: str) -> dict[str, int]:
-    used = _number(folder, "memory.current")
-    stat = _pairs(_read(folder, "memory.stat"))
+_MEMORY_USED = {1: "memory.usage_in_bytes", 2: "memory.current"}  # version -> file
+_MEMORY_LIMITS = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.high")}
+_CPUSETS = {1: ("cpuset.effective_cpus", "cpuset.cpus"), 2: ("cpuset.cpus.effective", "cpuset.cpus")}  # the best file first
+
+
+def _memory(folder: str, version: int, read: ReadFile) -> dict[str, int]:
+    stat = _pairs(read(folder, "memory.stat"))
     found = {
-        "mem_bytes": _number(folder, "memory.usage_in_bytes") if used is None else used,
+        "mem_bytes": _number(read(folder, _MEMORY_USED[version])),
         "mem_file_bytes": stat.get(b"file", stat.get(b"total_cache")),
         "refaults": refaults(stat),
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _memory_limit(folder: str) -> int | None:
+def _memory_limit(folder: str, version: int, read: ReadFile) -> int | None:
     """The cgroup's own limit in bytes."""
-    limits = (_number(folder, name) for name in ("memory.max", "memory.high", "memory.limit_in_bytes"))
+    limits = (_number(read(folder, name)) for name in _MEMORY_LIMITS[version])
     return min((limit for limit in limits if limit is not None and limit < _NO_LIMIT), default=None)
 
 
@@ -256,11 +321,11 @@ _READ_LIMITS = {
 }  # version -> its files, and the key of a number that has none
 
 
-def read_limits(folder: str, mount: Mount) -> list[ReadLimit]:
+def read_limits(folder: str, mount: Mount, read: ReadFile = _read) -> list[ReadLimit]:
     """The cgroup's own read limits, one per device: lines such as ``8:0 rbps=104857 wbps=max riops=max``, in v1 ``8:0 104857``."""
     found: dict[str, dict[str, int]] = {}
     for name, known in _READ_LIMITS[mount.version]:
-        for line in text(_read(folder, name)).splitlines():
+        for line in text(read(folder, name)).splitlines():
             device, *words = line.split()
             pairs = (word.split("=", 1) if "=" in word else (known, word) for word in words)
             found.setdefault(device, {}).update({key: int(value) for key, value in pairs if value.isdecimal()})
@@ -282,25 +347,21 @@ def refaults(stat: dict[bytes, int]) -> int | None:
     return None
 
 
-def _cpuset(folder: str) -> str | None:
-    for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
-        if folder and (value := _read(folder, name).strip()):
+def _cpuset(folder: str, version: int, read: ReadFile) -> str | None:
+    for name in _CPUSETS[version]:
+        if value := read(folder, name).strip():
             return text(value)
     return None
 
 
-def _pressure(folder: str) -> Psi | None:
-    return psi(*(_read(folder, f"{kind}.pressure") for kind in ("cpu", "io", "memory")))
+def _pressure(folder: str, read: ReadFile) -> Psi | None:
+    return psi(*(read(folder, f"{kind}.pressure") for kind in ("cpu", "io", "memory")))
 
 
 def _pairs(data: bytes) -> dict[bytes, int]:
     return {words[0]: int(words[1]) for line in data.splitlines() if len(words := line.split()) == 2}
 
 
-def _number(folder: str, name: str) -> int | None:
-    value = _read(folder, name).strip()
+def _number(data: bytes) -> int | None:
+    value = data.strip()
     return int(value) if value.isdigit() else None
-
-
-def _read(folder: str, name: str) -> bytes:
-    return read_once(f"{folder}/{name}", 1 << 15) or b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -191,15 +192,36 @@ def test_how_many_cgroups_are_left_out_is_said(fake: FakeProc) -> None:
     assert [(state.state, state.reason) for state in it.last.changed] == [("partial", "3 cgroups are left out: at most 64 are read")]
 
 
-def test_a_cgroup_that_is_removed_does_no_harm(fake: FakeProc) -> None:
+def test_a_cgroup_that_is_removed_does_no_harm_and_may_come_back(fake: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = os.pread
+
+    def read_unless_gone(descriptor: int, count: int, offset: int) -> bytes:
+        """As the kernel does with descriptors of a removed cgroup's files."""
+        if str(fake.root / "gone") in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+        return read(descriptor, count, offset)
+
     write_v2(fake)
     fake.write("proc/7/cgroup", "0::/kube/pod\n")
     it = reader(fake, V2.format(root="/"))
-    it.beat({7})
+    assert cgroups(it.beat({7}))["/kube/pod"].mem_bytes == 5000
     (fake.root / "sys/fs/cgroup/kube").rename(fake.root / "gone")
+    monkeypatch.setattr(os, "pread", read_unless_gone)
     for _ in range(3):
         it.second({7})
     assert cgroups(it.beat({7}, key=True))["/kube/pod"].mem_bytes is None
+    write_v2(fake)
+    fake.write("sys/fs/cgroup/kube/memory.current", "7000\n")
+    assert cgroups(it.beat({7}, key=True))["/kube/pod"].mem_bytes == 7000
+    it.source.close()
+    assert not [name for name in os.listdir("/proc/self/fd") if str(fake.root) in _link(name)]
+
+
+def _link(descriptor: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:
+        return ""
 
 
 def test_no_hierarchy(fake: FakeProc) -> None:
