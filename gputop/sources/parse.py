@@ -39,6 +39,7 @@ class Stat(msgspec.Struct, frozen=True, gc=False, array_like=True):
     blkio_ticks: int
     session: int = 0
     policy: int = 0
+    vsize: int = 0  # bytes of its address space
     exit_code: int | None = None  # a zombie's, as waitpid gives it; also 0 if we may not read it. None before Linux 3.5.
 
 
@@ -50,7 +51,7 @@ def stat(data: bytes) -> Stat:
         comm=data[data.index(b"(") + 1 : end], state=f[0].decode(), ppid=int(f[1]), kthread=bool(int(f[6]) & _KTHREAD),
         minflt=int(f[7]), majflt=int(f[9]), utime=int(f[11]), stime=int(f[12]), children=int(f[13]) + int(f[14]),
         num_threads=int(f[17]), start_ticks=int(f[19]), rss=int(f[21]), stack=f[25], processor=int(f[36]), blkio_ticks=int(f[39]),
-        session=int(f[3]), policy=int(f[38]), exit_code=int(f[49]) if f[0] == b"Z" and len(f) > 49 else None,
+        session=int(f[3]), policy=int(f[38]), vsize=int(f[20]), exit_code=int(f[49]) if f[0] == b"Z" and len(f) > 49 else None,
     )  # fmt: skip
 
 

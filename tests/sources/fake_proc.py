@@ -49,9 +49,10 @@ class FakeProc:
 
     def counters(self, pid: int, *, comm: str = "python", state: str = "S", ppid: int = 1, utime: int = 0, stime: int = 0, threads: int = 1,
                  start: int = 500, rss: int = 100, blkio: int = 0, flags: int = 0x400000, oncpu: int = 1, delay: int = 2, slices: int = 3,
-                 stack: int = 0) -> None:  # fmt: skip
+                 stack: int = 0, vsize: int = 1_000_000) -> None:  # fmt: skip
         """/proc/PID/stat and schedstat."""
-        self.write(self.folder(pid) + "stat", stat(pid, comm, state, ppid, utime, stime, threads, start, rss, blkio, flags, stack))
+        text = stat(pid, comm, state, ppid, utime, stime, threads, start, rss, blkio, flags, stack, vsize=vsize)
+        self.write(self.folder(pid) + "stat", text)
         self.write(self.folder(pid) + "schedstat", f"{oncpu} {delay} {slices}\n")
 
     def identity(self, pid: int, comm: str = "python", uid: int = 1000, allowed: str = "0-3", vol: int = 11, invol: int = 22,
@@ -80,8 +81,9 @@ class FakeProc:
 
 
 def stat(pid: int, comm: str = "python", state: str = "S", ppid: int = 1, utime: int = 0, stime: int = 0, threads: int = 1,
-         start: int = 500, rss: int = 100, blkio: int = 0, flags: int = 0x400000, stack: int = 0, children: int = 0) -> str:  # fmt: skip
-    head = f"{pid} ({comm}) {state} {ppid} 1 1 0 -1 {flags} 31 0 7 0 {utime} {stime} {children} 1 20 0 {threads} 0 {start} 1000000 {rss}"
+         start: int = 500, rss: int = 100, blkio: int = 0, flags: int = 0x400000, stack: int = 0, children: int = 0,
+         vsize: int = 1_000_000) -> str:  # fmt: skip
+    head = f"{pid} ({comm}) {state} {ppid} 1 1 0 -1 {flags} 31 0 7 0 {utime} {stime} {children} 1 20 0 {threads} 0 {start} {vsize} {rss}"
     return f"{head} 18446744073709551615 1 1 {stack} 0 0 0 0 0 0 0 0 0 17 2 0 0 {blkio} 0 0 0 0 0 0 0 0 0 0\n"
 
 

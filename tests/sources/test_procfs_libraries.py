@@ -86,11 +86,24 @@ def test_libcuda_loaded_later_is_found(tmp_path: Path) -> None:
     fake.process(200, comm="trainer")
     reader = Reader(ProcfsSource(Settings(root=str(tmp_path))))
     assert info(reader.second(), 100).uses_cuda is False
-    for pid in (100, 200):
+    for pid, comm in ((100, "python"), (200, "trainer")):
         fake.write(f"proc/{pid}/maps", mapped("/usr/lib/libcuda.so.1.1", "/x/libtorch.so"))
-    frames = [frame for _ in range(8) for frame in reader.second()]
+        fake.counters(pid, comm=comm, oncpu=5, vsize=9_000_000)
+    frames = [frame for _ in range(20) for frame in reader.second()]  # those at rest are read every 9 s
     assert (info(frames, 100).uses_cuda, info(frames, 100).libs) == (True, ["cuda", "torch"])
     assert info(frames, 200).uses_cuda is True
+    reader.source.close()
+
+
+def test_maps_of_an_address_space_of_the_same_size_are_not_read_again_within_a_minute(tmp_path: Path) -> None:
+    fake = FakeProc(tmp_path)
+    fake.process(100)
+    reader = Reader(ProcfsSource(Settings(root=str(tmp_path))))
+    assert info(reader.second(), 100).uses_cuda is False
+    fake.write("proc/100/maps", mapped("/usr/lib/libcuda.so.1.1"))
+    assert not [frame for _ in range(20) for frame in reader.second() if any(one.uses_cuda for one in frame.infos)]
+    frames = [frame for _ in range(120) for frame in reader.second()]
+    assert info(frames, 100).uses_cuda is True  # as much may have been unmapped
     reader.source.close()
 
 

@@ -1,7 +1,8 @@
 """Finds the processes that use CUDA, and the frameworks that they load: from their mappings and open descriptors.
 
 A process loads libcuda long after it started, so it is looked at again with growing delays. Reading the maps of a large process takes a
-millisecond, so all looks together have a budget; likely processes come first.
+millisecond, so all looks together have a budget; likely processes come first. Maps are not read again while the address space has the same
+size: a library that is loaded adds to it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from gputop.sources.procfs.process import Process
 SHARE = 0.0005  # of one CPU, most that looks take in the long run
 BURST_NS = 30_000_000  # ns of CPU time that looks may take at once, so that the first tick finds the trainers
 TICK_NS = 1_000_000  # ns of CPU time in one tick after the first
+READ_ANYWAY_NS = 60 * SECOND_NS  # ns after which maps are read again whatever the size: as much may have been unmapped as was loaded
 VOID_AT_LEAST = 256  # a queue with this many more void entries than valid ones is cleaned
 _MAPS_BYTES = 8 * 1024 * 1024  # most bytes read of a process's maps
 _DESCRIPTORS = 512  # descriptors looked at of one process
@@ -50,6 +52,8 @@ class Libraries:
         self._queues: tuple[list[tuple[int, int, int]], ...] = ([], [])  # heaps of (due, pid, start_ticks)
         self._next: dict[tuple[int, int], tuple[int, int]] = {}
         """(pid, start_ticks) -> (due, delay until the look after that); entries of the queues with another due time are void."""
+        self._mapped: dict[tuple[int, int], tuple[int, int]] = {}
+        """(pid, start_ticks) -> (size of its address space, t_ns) when its maps were last read."""
         self._credit_ns = BURST_NS
         self._credited_ns = 0
 
@@ -59,6 +63,7 @@ class Libraries:
 
     def add(self, process: Process, now: int, parent: Process | None) -> None:
         """Add a process that is new or runs another program. A forked child maps what its parent maps."""
+        self._mapped.pop((process.pid, process.stat.start_ticks), None)
         inherits = parent is not None and bool(process.info.cmdline) and _same_program(process, parent)
         if inherits and parent is not None:
             process.identity.change(uses_cuda=parent.info.uses_cuda, libs=parent.info.libs)
@@ -69,11 +74,14 @@ class Libraries:
 
     def look_soon(self, process: Process, now: int) -> None:
         """Look at it now: it turned out to be a trainer, a worker or on a GPU."""
+        self._mapped.pop((process.pid, process.stat.start_ticks), None)
         self._push(process, now, SECOND_NS // 2, 0)
 
     def forget(self, process: Process) -> None:
         """Remove a process that has ended. Void entries are cleaned up, so that they do not pile up while the budget is used up."""
-        self._next.pop((process.pid, process.stat.start_ticks), None)
+        who = process.pid, process.stat.start_ticks
+        self._next.pop(who, None)
+        self._mapped.pop(who, None)
         for queue in self._queues:
             if len(queue) > 2 * len(self._next) + VOID_AT_LEAST:
                 queue[:] = [entry for entry in queue if self._next.get(entry[1:], (0, 0))[0] == entry[0]]
@@ -107,13 +115,19 @@ class Libraries:
         process = processes.get(pid)
         if process is None or process.stat.start_ticks != start_ticks:
             self._next.pop((pid, start_ticks), None)
+            self._mapped.pop((pid, start_ticks), None)
             return None
         return process if self._next.get((pid, start_ticks), (0, 0))[0] == due else None
 
     def _look(self, process: Process, now: int, rank: int) -> bool:
-        _, delay = self._next.pop((process.pid, process.stat.start_ticks))
-        uses_cuda, libs = look(process.folder)
+        who = process.pid, process.stat.start_ticks
+        _, delay = self._next.pop(who)
+        size, read_ns = self._mapped.get(who, (-1, 0))
+        is_same = process.stat.vsize == size and now - read_ns < READ_ANYWAY_NS
+        uses_cuda, libs = (process.info.uses_cuda, process.info.libs) if is_same else look(process.folder)
         if uses_cuda is not None:
+            if not is_same:
+                self._mapped[who] = process.stat.vsize, now
             rank = 0 if uses_cuda or _likely(process) else rank
             growth = 4 if uses_cuda else 2  # a process with CUDA can only load more libraries
             self._push(process, now + delay, min(delay * growth, (300 if rank else 60) * SECOND_NS), rank)
