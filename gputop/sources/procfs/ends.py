@@ -93,6 +93,11 @@ class Ends:
         """True if some processes of a search are left for the next ticks."""
         return bool(self._left)
 
+    @property
+    def has_any(self) -> bool:
+        """True if it follows anything, or a search goes on."""
+        return bool(self._wanted or self._told or self._left)
+
     def add_processes(self, pids: Iterable[int]) -> None:
         """The process waits for one of ``pids``, which are known without a search."""
         self._told.update(pids)
@@ -106,8 +111,9 @@ class Ends:
     def search_processes(self, pids: Collection[int], likely: Collection[int] = (), ticks: int = 1) -> bool:
         """Search some more of the processes ``pids``, so many ``ticks`` after the last time; True if ``holders`` changed. If some are
         ``likely``, the others are searched only after these were in vain."""
-        told = self._told.intersection(pids) - self.holders
-        self.holders |= told
+        told = self._told.intersection(pids) - self.holders if self._told else set[int]()  # such an intersection looks at all ``pids``
+        if told:
+            self.holders |= told
         if not self._left and not self._begin_search(pids, likely, ticks):
             return bool(told)
         some, found = self._search_some({end for end in self._wanted.values() if end})
@@ -115,7 +121,8 @@ class Ends:
         before, self.holders = self.holders, (self.holders - set(some) | found).intersection(pids)
         if not self._left and not self.holders and self._among_likely:
             self._among_likely, self._left = False, [pid for pid in pids if pid != self._pid and pid not in likely]
-        self.holders |= self._told.intersection(pids)
+        if self._told:
+            self.holders |= self._told.intersection(pids)
         return self.holders != before or bool(told)
 
     def _search_some(self, wanted: Collection[str]) -> tuple[list[int], set[int]]:

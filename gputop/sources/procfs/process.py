@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from gputop.model.frame import ProcInfo, ProcSample, ThreadInfo, ThreadSample
-from gputop.model.syscalls import is_fuse
+from gputop.model.syscalls import is_fuse, syscall_numbers
 from gputop.sources import parse
 from gputop.sources.files import DescriptorBudget, KeptFile
 from gputop.sources.procfs.ends import POLLS, READS, WRITES, SocketUse
@@ -37,6 +37,7 @@ SLIGHT_NS = 1_000_000  # ns on a CPU, in which a process copies a few MB at most
 SERVES_AFTER = 10  # readings in which it was met at serving, after which a process serves (guess)
 MOST_READS = 4  # descriptors followed at a look that threads read from (guess)
 MOST_SERVED = 128  # threads of one that serves; of more it is not known
+_APART = frozenset((RUNNING, *syscall_numbers("nanosleep", "clock_nanosleep")))
 _SLEEPS = ("S", "I")  # states; a kernel thread idles
 _NEVER_RESTS = 1 << 40  # readings
 _NEVER = -(1 << 40)  # tick number before the first reading
@@ -93,6 +94,7 @@ class Process:
         "_status",
         "_switches",
         "_switches_due",
+        "_text",
         "_threads",
         "_total_ns",
         "_wait",
@@ -131,6 +133,7 @@ class Process:
         self.used_ns = 0  # ns on CPUs between the last two readings; 0 after the first
         self._whole_ns = 0  # its main thread's time on CPUs when switches and I/O were read
         self._switches_due = 2
+        self._text = b""  # of its status, if that was read in this reading and the process is hot
         self._sched_numbers: tuple[int | None, int | None, int | None] = (None, None, None)
         self._switches: tuple[int | None, int | None] = (None, None)
         self._io_bytes: tuple[int | None, int | None, int | None] = (None, None, None)
@@ -201,6 +204,11 @@ class Process:
         return "pipe_" in (self._wait[2] or "")
 
     @property
+    def is_apart(self) -> bool:
+        """True if it has one thread, which ran at the last look or slept in a call that no other process ends: nobody is at another end."""
+        return self._wait[0] in _APART and (self._threads is None or not self._threads.infos)
+
+    @property
     def polls(self) -> bool:
         """True if its main thread slept in a poll at the last look."""
         return self._wait[0] in POLLS
@@ -231,13 +239,14 @@ class Process:
         t_ns = time.monotonic_ns()
         before = self.stat
         self.since, self._number = tick.number - self._number, tick.number
+        self._text = b""
         look = not hot or self._threads is None or tick.looks_at(self.slot, self.since, LOOKS_PER_S)
         self._read_sched()
         is_whole = hot or near or not self._ran_slightly()
         if is_whole:
             self._whole_ns = self._sched_numbers[0] or 0
         if look and is_whole:
-            self._read_switches()
+            self._read_switches(hot)
         if look and (self._ran or before.num_threads != 1 or (full and not before.kthread)):
             self._read_stat()
         self._account(tick)
@@ -266,7 +275,7 @@ class Process:
         ns = self._sched_numbers[0]
         return self.rested >= RESTS_AFTER and self.stat.num_threads == 1 and ns is not None and ns - self._whole_ns < SLIGHT_NS
 
-    def _read_switches(self) -> None:
+    def _read_switches(self, hot: bool) -> None:
         """Read the switches in status, after schedstat: if it runs in between, the next schedstat differs and status is read again.
 
         Status is read twice after a change: it shows a moment later than schedstat that the thread left the CPU.
@@ -275,6 +284,7 @@ class Process:
             self._switches_due -= 1
             status = self._status.read()
             self._switches = parse.switches(status) if status else (None, None)
+            self._text = status if hot else b""
 
     def _account(self, tick: Tick) -> None:
         """Take the CPU time since the last reading: the schedstat of a process has its main thread alone, its stat is in clock ticks."""
@@ -300,7 +310,7 @@ class Process:
             self._read_io()
         if hot and tick.number >= self._memory_due:
             self._memory_due = tick.number + int(MEMORY_S * tick.per_second)
-            self._anon_bytes = parse.anon_bytes(self._status.read())
+            self._anon_bytes = parse.anon_bytes(self._text or self._status.read())
         if hot or near:
             self._read_wait(ran or self.stat.state != before.state, self.stat.state)
         self._locked_by = self._read_locks(tick) if hot and self._wait[0] in CALLS else None
@@ -405,7 +415,7 @@ class Process:
 
     def refresh(self, titled: bool) -> bool:
         """See `IdentityReader.refresh`."""
-        return self.identity.refresh(self.stat, self._status.read(), titled)
+        return self.identity.refresh(self.stat, self._text or self._status.read(), titled)
 
     def retry(self) -> None:
         """Try refused files again: the process runs another program. One that sleeps since is read as if it had run."""

@@ -45,6 +45,8 @@ SOCKETS_REFRESH_S = 24  # s between two readings of a sleeping process's use of 
 COLD_REFRESH_S = 60  # s between two readings of other processes' identity
 SETTLED_S = 2  # s of age at which a process is read once more: it is in its final cgroup now
 
+ASK_NS = 1_000_000_000  # ns between two looks at all trainers whether some of their names are to be read; a new trainer's are at once
+
 READ_SHARE = 0.2  # of one CPU, most that reading processes takes; 100 processes, 20 hot, take 0.01 (measured: tests.bench.tick_cost)
 FIRST_NS = 5_000_000  # ns of CPU time that the first tick may take beyond processes on GPUs: a screen waits for its frame
 EARLY_S, EARLY_NS = 2, 60_000_000  # s from the start in which each tick may take so many ns of CPU time, to read thousands of processes
@@ -97,6 +99,8 @@ class ProcfsSource:
         self._changed: dict[int, Process] = {}  # processes with an identity that is new or changed in this tick
         self._gpu_pids: frozenset[int] = frozenset()
         self._asked: tuple[frozenset[int], frozenset[int], int] | None = None
+        self._named: frozenset[int] = frozenset()  # trainers that were last asked for their names
+        self._names_due_ns = 0
         self._lost: list[int] = []
         self._births = 0
         self._number = -1
@@ -157,9 +161,11 @@ class ProcfsSource:
 
     def read(self, beat: Beat, frame: Frame) -> None:
         """Add this tick's readings to ``frame``."""
-        tick = self._tick(beat)
-        if self._is_idle(tick, beat):
+        self._number += 1
+        self._unsearched += 1
+        if self._is_idle(beat):
             return
+        tick = self._tick(beat)
         self._changed.clear()
         born = self._list(tick, frame)
         self._follow(beat, tick)
@@ -180,14 +186,15 @@ class ProcfsSource:
         frame.infos.extend(process.info for process in (read if beat.key else self._changed.values()))
         frame.procs.extend(process.sample for process in read if process.sample is not None)
 
-    def _is_idle(self, tick: Tick, beat: Beat) -> bool:
+    def _is_idle(self, beat: Beat) -> bool:
         """True if no process is due in this tick, as in every other one where trainers and workers are many or none: then the next tick
         sees who came and who ended."""
-        if beat.key or self._everyone or not tick.number % self._looks_every or self._late or self._slots[tick.number % self._per_second]:
+        number = self._number
+        if beat.key or self._everyone or not number % self._looks_every or self._late or self._slots[number % self._per_second]:
             return False
         if self._asked is None or self._asked[:2] != (beat.hot, beat.gpu_pids) or self._is_searching:
             return False
-        return not self._hot if len(self._hot) <= FEW else not self._shifts[tick.number % len(self._shifts)]
+        return not self._hot if len(self._hot) <= FEW else not self._shifts[number % len(self._shifts)]
 
     @property
     def _is_searching(self) -> bool:
@@ -256,8 +263,6 @@ class ProcfsSource:
             self._usual_ns -= (self._usual_ns - more_ns) // USUAL_S
 
     def _tick(self, beat: Beat) -> Tick:
-        self._number += 1
-        self._unsearched += 1
         if beat.key:  # the sysctl may have changed, or root may have been left
             self._delays = self._accounts_delays()
             beat.changed.append(self._state())
@@ -493,7 +498,10 @@ class ProcfsSource:
         first = {pid for trainer in alone if trainer in self._ends for pid in self._ends[trainer].holders}
         reading = {pid: self._processes[pid] for pid in [*alone, *sorted(first - {*alone})[:FEW]] if pid in self._processes}
         for pid, process in reading.items():
-            ends = self._ends.setdefault(pid, Ends(self._proc, pid))
+            if (ends := self._ends.get(pid)) is None:
+                ends = self._ends[pid] = Ends(self._proc, pid)
+            if process.is_apart:
+                continue
             for descriptor in process.all_reads:
                 ends.add_descriptor(descriptor)
             if process.polls:
@@ -509,10 +517,12 @@ class ProcfsSource:
         until_ns, woken = time.thread_time_ns() + ENDS_NS, beat.wakers & self._processes.keys()
         likely = woken - found and woken
         for pid, ends in list(self._ends.items()):
+            process = reading[pid]
+            if not ends.has_any and pid in self._hot:
+                continue
             if time.thread_time_ns() > until_ns:
                 break
             self._ends[pid] = self._ends.pop(pid)  # move it to the end
-            process = reading[pid]
             if process.pid not in self._hot and not process.info.sockets:
                 self._change_ends(process, sockets=process.use_of_sockets(()))
             if ends.search_processes(self._processes.keys(), likely if pid in beat.alone else (), self._unsearched):
@@ -526,8 +536,10 @@ class ProcfsSource:
         """Search for the processes that read what trainers wait to write."""
         for pid in beat.trainers:
             process = self._hot.get(pid)
-            for descriptor in process.all_writes if process is not None else ():
-                at_pipe = process is not None and process.writes is not None and process.at_pipe
+            if process is None or process.is_apart:
+                continue
+            for descriptor in process.all_writes:
+                at_pipe = process.writes is not None and process.at_pipe
                 self._readers.setdefault(pid, Ends(self._proc, pid, writes=True)).add_descriptor(descriptor, at_pipe)
         for pid in [pid for pid in self._readers if pid not in beat.trainers or pid not in self._hot]:
             del self._readers[pid]
@@ -537,9 +549,11 @@ class ProcfsSource:
 
     def _update_late(self, beat: Beat, tick: Tick) -> None:
         """Read libraries that are due, and names of trainers and users that came late."""
-        for pid in beat.trainers:
-            if (trainer := self._processes.get(pid)) is not None:
-                self._names_of.ask(trainer.info, tick.t_ns)
+        if tick.t_ns >= self._names_due_ns or beat.trainers != self._named:
+            self._names_due_ns, self._named = tick.t_ns + ASK_NS, beat.trainers
+            for pid in beat.trainers:
+                if (trainer := self._processes.get(pid)) is not None:
+                    self._names_of.ask(trainer.info, tick.t_ns)
         if self._everyone:
             self._names_of.wait()
         for pid, start_ticks, names in self._names_of.answers():
