@@ -58,8 +58,15 @@ class WatchedGpu:
     @property
     def unread(self) -> str:
         """Why nothing that changes can be read, empty while anything can."""
-        changing = [group for group in self.fast.groups if group.period_ns < ONCE_NS]
-        return self.absent or (changing[0].reason if changing and all(group.reason for group in changing) else "")
+        if self.absent:
+            return self.absent
+        first = ""  # reason; asked for in each poll, in which the first group mostly has none
+        for group in self.fast.groups:
+            if group.period_ns < ONCE_NS:
+                if not group.reason:
+                    return ""
+                first = first or group.reason
+        return first
 
     def start(self) -> None:
         """Start the fast poller, which starts the slow one when the GPU has answered; or try again to."""
@@ -76,8 +83,8 @@ class WatchedGpu:
 
     def _report_unread(self) -> None:
         """Report once when all calls for the GPU begin to fail, and when one works again."""
-        if not self.absent and self.unread != self._reported_unread:
-            unread = self._reported_unread = self.unread
+        if not self.absent and (unread := self.unread) != self._reported_unread:
+            self._reported_unread = unread
             self.polls.append(Poll(monotonic_ns(), {} if unread else {"lost": False}, {"lost": unread} if unread else {}))
 
     def _start_slow(self, beat_ns: int) -> None:

@@ -222,8 +222,15 @@ def once(make: Callable[..., Made], *arguments: object) -> Callable[[], Made]:
 
 def made(make: Callable[..., Way], *arguments: object) -> Way:
     """A way that ``make`` makes when it is used first, since making it fails if the driver lacks a function."""
-    get = once(make, *arguments)
-    return lambda values, missing: get()(values, missing)
+    known: Way | None = None
+
+    def way(values: Values, missing: Missing) -> None:
+        nonlocal known
+        if known is None:
+            known = make(*arguments)
+        known(values, missing)
+
+    return way
 
 
 def single(field: str, period_ns: int, *reads: Callable[[], object], counts: bool = False) -> FieldGroup:

@@ -69,15 +69,23 @@ class Poller:
         now_ns = monotonic_ns()
         is_first = not self.done_ns  # it waits for the first polls of all others
         self.lasted_ns, self.began_ns, self.done_ns = now_ns - self.began_ns, 0, beat_ns
-        if not is_first:
-            step = 1.0 if self.lasted_ns > (QUICK_SECOND_NS if self.is_second else QUICK_NS) else -_QUICK_STEP
-            self.slowness = min(max(0.0, self.slowness + step), 2 * _SLOW_AT)
+        if is_first:
+            return
+        if self.lasted_ns > (QUICK_SECOND_NS if self.is_second else QUICK_NS):
+            self.slowness = min(self.slowness + 1.0, 2 * _SLOW_AT)
+        elif self.slowness:
+            self.slowness = max(0.0, self.slowness - _QUICK_STEP)
 
     def renew(self, handle: object, epoch: int) -> None:
         """Use a new handle; the calls are counted on."""
         self.device.release()
         self.device = Device(handle, self.meter)
         self.epoch = epoch
+
+    @property
+    def may_be_silent(self) -> bool:
+        """False if it waits for no answer, so that `silent_ns` is 0."""
+        return bool(self.began_ns or self.held_ns or not self.is_polled)
 
     def silent_ns(self, now_ns: int) -> int:
         """ns for which the driver has not answered the call under way; 0 if that is usual."""
@@ -120,7 +128,12 @@ class PollThreads:
 
     def is_due(self, beat_ns: int) -> bool:
         """True if a GPU that shares the thread has not been polled in this beat of its own; before the first `poll` in any case."""
-        return self._in_beat is None or any(poller.done_ns < self._own_beat(poller, beat_ns) for poller in self._shared)
+        if self._in_beat is None:
+            return True
+        for poller in self._shared:  # as `_own_beat` for each, but for 32 GPUs in each beat
+            if poller.done_ns < beat_ns - (beat_ns - (poller.apart_ns if self._is_spread else 0)) % self._period_ns:
+                return True
+        return False
 
     def poll(self, beat_ns: int) -> None:
         """Poll the quick GPUs that are due in this thread, the beat's. Raises Relieved if one of them hung, once that is quick again."""

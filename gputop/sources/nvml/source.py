@@ -76,14 +76,17 @@ class NvmlSource:
         """Add the samples of all polls since the last call, and in a key frame all that is known. Raises UserError, see `Source`."""
         if isinstance(self._failure, UserError):
             raise self._failure
-        self._known += [KnownGpu(gpu.index) for gpu in self._gpus[len(self._known) :]]
+        if len(self._known) < len(self._gpus):
+            self._known += [KnownGpu(gpu.index) for gpu in self._gpus[len(self._known) :]]
         if not self._is_polled:
             self._relieve(monotonic_ns())
             self._wait_for_quick(beat.t_ns)
         now_ns = monotonic_ns()
         for gpu, known in zip(self._gpus, self._known, strict=False):
             self._take(gpu, known, frame)
-            frame.gpus += [sample for poller in gpu.pollers if (sample := known.add_silence(poller, now_ns))]
+            for poller in gpu.pollers:
+                if poller.may_be_silent and (sample := known.add_silence(poller, now_ns)) is not None:
+                    frame.gpus.append(sample)
             if beat.key:
                 frame.gpus += known.restate(now_ns)
         if now_ns >= self._state_due_ns:
@@ -129,7 +132,7 @@ class NvmlSource:
         before = known.pids
         while gpu.polls:
             frame.gpus.append(known.add(gpu.polls.popleft()))
-        if known.pids != before:
+        if known.pids is not before and known.pids != before:
             self.pids = frozenset().union(*(one.pids for one in self._known))
 
     def _watch(self, stop: Lock) -> None:
@@ -229,22 +232,30 @@ class KnownGpu:
     def add(self, poll: Poll) -> Gpu:
         """Take in a poll. Returns its sample: values, and the reasons that are new."""
         values = poll.values
-        if "nvml_ns" in values and self._missing.get("lost", "").startswith(SILENT):
-            values["lost"] = False  # the fast polls go on
-        if "needs_reset" in values and "xid" not in values:
-            self._missing.pop("xid", None)
-        for field in self._missing.keys() & values.keys() if self._missing else ():
-            del self._missing[field]
+        if self._missing:
+            self._regain(values)
         listed = values.get("procs")
         if listed is not None:
             forget_parts(self._missing)
-        news = {field: reason for field, reason in poll.missing.items() if field not in values and self._missing.get(field) != reason}
-        self._lack(news)
+        news: Missing = {}
+        if poll.missing:
+            news = {field: reason for field, reason in poll.missing.items() if field not in values and self._missing.get(field) != reason}
+            self._lack(news)
         self._latest.update(dict.fromkeys(values, poll))
         self._new.append(poll)
         if isinstance(listed, list):
             self.pids = compute_pids(listed)
         return self._with_holders(Gpu(self._index, poll.t_ns, **values, missing=news))  # type: ignore[arg-type]
+
+    def _regain(self, values: Values) -> None:
+        """These fields have a value: the reasons why they had none are void."""
+        if "nvml_ns" in values and self._missing.get("lost", "").startswith(SILENT):
+            values["lost"] = False  # the fast polls go on
+        if "needs_reset" in values and "xid" not in values:
+            self._missing.pop("xid", None)
+        if not self._missing.keys().isdisjoint(values):
+            for field in self._missing.keys() & values.keys():
+                del self._missing[field]
 
     def add_silence(self, poller: Poller, now_ns: int) -> Gpu | None:
         """A sample of how long a hanging poller's fields have had no answer; None without news."""
