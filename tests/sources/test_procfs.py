@@ -442,13 +442,16 @@ def test_who_rested_all_its_life_is_read_as_seldom_from_the_first_reading_on(pro
     proc.process(300, oncpu=RAN_NS)
     proc.process(400, threads=3, utime=RAN_NS // 10_000_000)
     proc.process(500, start=young)
+    proc.process(900, start=young - 1_500)
     proc.process(600, threads=3)
     proc.process(700, ppid=800)
     proc.process(800)
     reader.beat({800})
-    seconds = [reader.second({800}) for _ in range(LONG_RESTS_S)]
-    told = {pid: read_in(seconds, pid) for pid in range(100, 800, 100)}
+    seconds = [reader.second({800}) for _ in range(LONGEST_RESTS_S)]
+    told = {pid: read_in(seconds, pid) for pid in range(100, 1000, 100)}
     assert {pid for pid, times in told.items() if sum(times) == 1} == {100, 600}
+    assert sum(told[900][:LONG_RESTS_S]) == 1, "its life was shorter"
+    assert sum(told[900]) == LONGEST_RESTS_S // LONG_RESTS_S
     assert {pid for pid, times in told.items() if times[:2] == [1, 1]} >= {200, 300, 400, 500}
     assert all(told[700][1:])
 
@@ -501,7 +504,7 @@ def test_who_is_adopted_by_a_trainer_rests_no_longer(proc: FakeProc, reader: Rea
     proc.process(200, ppid=300)
     reader.second({100})
     proc.counters(200, ppid=100, oncpu=3)
-    assert sum(read_in([reader.second({100}) for _ in range(LONG_RESTS_S)], 200)) >= 1
+    assert sum(read_in([reader.second({100}) for _ in range(LONGEST_RESTS_S)], 200)) >= 1
     assert all(read_in([reader.second({100}) for _ in range(3)], 200)[1:])
 
 
@@ -585,7 +588,7 @@ def test_whom_a_tick_has_no_time_for_is_read_in_the_next_ones(proc: FakeProc, re
     """Of the hot and of the others some are read however short the time is, and all of them in turn."""
     pids = set(range(200, 320))
     for pid in pids:
-        proc.process(pid)
+        proc.process(pid, oncpu=RAN_NS)
     proc.born(320)
     reader.beat()
     allow_no_time(reader, monkeypatch)

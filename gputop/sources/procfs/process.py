@@ -33,6 +33,8 @@ RESTS_AFTER, RESTS_BELOW = 3, 0.001  # readings in a row with less of a CPU used
 RESTS_S = 3  # s between two readings of a process that rests: of hundreds on a large machine most do nothing all day
 LONG_AFTER, LONG_RESTS_S = 5, 9  # readings in a row with less, after which there are so many seconds between two, a multiple of `RESTS_S`
 LONGEST_AFTER, LONGEST_RESTS_S = 8, 27  # the same again, a multiple of `LONG_RESTS_S`: whoever wakes up is seen in /proc/stat
+_LONG_S = RESTS_AFTER + (LONG_AFTER - RESTS_AFTER) * RESTS_S  # s until a process that only rests is read so seldom
+_LONGEST_S = _LONG_S + (LONGEST_AFTER - LONG_AFTER) * LONG_RESTS_S  # the same until it is read every `LONGEST_RESTS_S`
 SLIGHT_NS = 1_000_000  # ns on a CPU, in which a process copies a few MB at most: one that rests has its I/O read after more (guess)
 SERVES_AFTER = 10  # readings in which it was met at serving, after which a process serves (guess)
 MOST_READS = 4  # descriptors followed at a look that threads read from (guess)
@@ -294,13 +296,14 @@ class Process:
         known = total_ns is not None and before[1] is not None and before[0] == several
         self.used_ns = max(0, total_ns - before[1]) if known else 0  # type: ignore[operator]
         at_rest = known and self.used_ns < RESTS_BELOW * 1e9 * max(1.0, self.since / tick.per_second)
-        self.rested = self.rested + 1 if at_rest else LONG_AFTER if self.sample is None and self._rested_all_its_life(tick) else 0
+        self.rested = self.rested + 1 if at_rest else 0 if self.sample is not None else self._rested_all_its_life(tick)
 
-    def _rested_all_its_life(self, tick: Tick) -> bool:
-        """True if the process sleeps, and has hardly run since it was started: its first reading stands for those that were not taken."""
-        age_ns = (tick.boot_ticks - self.stat.start_ticks) * parse.NS_PER_CLOCK_TICK
-        ran_ns = self._total_ns[1]
-        return self.stat.state in _SLEEPS and age_ns >= LONG_RESTS_S * 1e9 and ran_ns is not None and ran_ns < RESTS_BELOW * age_ns
+    def _rested_all_its_life(self, tick: Tick) -> int:
+        """Readings in a row at rest that a process's first one stands for, if the process sleeps and has hardly run in its life."""
+        age_ns, ran_ns = (tick.boot_ticks - self.stat.start_ticks) * parse.NS_PER_CLOCK_TICK, self._total_ns[1]
+        if self.stat.state not in _SLEEPS or ran_ns is None or ran_ns >= RESTS_BELOW * age_ns or age_ns < _LONG_S * 1e9:
+            return 0
+        return LONG_AFTER if age_ns < _LONGEST_S * 1e9 else LONGEST_AFTER
 
     def _look(self, tick: Tick, hot: bool, near: bool, before: parse.Stat, is_whole: bool) -> None:
         ran, self._ran = self._ran, False
