@@ -75,6 +75,8 @@ def test_descriptors(tmp_path: Path, devices: list[str], maps: list[str], cuda: 
         (tmp_path / "fd" / str(number)).symlink_to(device)
     assert look(f"{tmp_path}/")[0] is cuda
 
+RAN_NS = 10**15  # of a process that has not rested all its life, whatever the host's uptime is
+
 
 def test_unreadable_maps_are_unknown(tmp_path: Path) -> None:
     assert look(f"{tmp_path}/") == (None, [])
@@ -82,14 +84,14 @@ def test_unreadable_maps_are_unknown(tmp_path: Path) -> None:
 
 def test_libcuda_loaded_later_is_found(tmp_path: Path) -> None:
     fake = FakeProc(tmp_path)
-    fake.process(100, comm="python")
-    fake.process(200, comm="trainer")
+    fake.process(100, comm="python", oncpu=RAN_NS)
+    fake.process(200, comm="trainer", oncpu=RAN_NS)
     reader = Reader(ProcfsSource(Settings(root=str(tmp_path))))
     assert info(reader.second(), 100).uses_cuda is False
     for pid, comm in ((100, "python"), (200, "trainer")):
         fake.write(f"proc/{pid}/maps", mapped("/usr/lib/libcuda.so.1.1", "/x/libtorch.so"))
-        fake.counters(pid, comm=comm, oncpu=5, vsize=9_000_000)
-    frames = [frame for _ in range(20) for frame in reader.second()]  # those at rest are read every 9 s
+        fake.counters(pid, comm=comm, oncpu=RAN_NS + 10**9, vsize=9_000_000)
+    frames = [frame for _ in range(8) for frame in reader.second()]
     assert (info(frames, 100).uses_cuda, info(frames, 100).libs) == (True, ["cuda", "torch"])
     assert info(frames, 200).uses_cuda is True
     reader.source.close()
@@ -113,12 +115,17 @@ def test_a_forked_child_maps_what_its_parent_did(tmp_path: Path) -> None:
     reader = Reader(ProcfsSource(Settings(root=str(tmp_path))))
     reader.second()
     (tmp_path / "proc/100/maps").unlink()
-    fake.process(110, ppid=100, comm="pt_data_worker")
+    fake.process(110, ppid=100, comm="pt_data_worker", oncpu=RAN_NS)
     fake.process(111, ppid=100, comm="sh", cmdline=b"sh\0")
     fake.born(111)
     frames = reader.second()
     assert (info(frames, 110).uses_cuda, info(frames, 110).libs) == (True, ["cuda", "torch"])
     assert not info(frames, 111).uses_cuda
+    frames = [frame for _ in range(8) for frame in reader.second()]
+    assert not [one for frame in frames for one in frame.infos if one.pid == 110], "its address space has its parent's size"
+    fake.counters(110, comm="pt_data_worker", ppid=100, oncpu=RAN_NS + 10**9, vsize=2_000_000)
+    frames = [frame for _ in range(60) for frame in reader.second()]
+    assert info(frames, 110).libs == [], "it maps something else now"
     reader.source.close()
 
 

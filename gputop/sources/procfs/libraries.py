@@ -2,7 +2,7 @@
 
 A process loads libcuda long after it started, so it is looked at again with growing delays. Reading the maps of a large process takes a
 millisecond, so all looks together have a budget; likely processes come first. Maps are not read again while the address space has the same
-size: a library that is loaded adds to it.
+size, nor of a forked child with its parent's size: a library that is loaded adds to it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ SHARE = 0.0005  # of one CPU, most that looks take in the long run
 BURST_NS = 30_000_000  # ns of CPU time that looks may take at once, so that the first tick finds the trainers
 TICK_NS = 1_000_000  # ns of CPU time in one tick after the first
 READ_ANYWAY_NS = 60 * SECOND_NS  # ns after which maps are read again whatever the size: as much may have been unmapped as was loaded
+_NO_SIZE = -1  # of an address space, if maps are to be read in any case
 VOID_AT_LEAST = 256  # a queue with this many more void entries than valid ones is cleaned
 _MAPS_BYTES = 8 * 1024 * 1024  # most bytes read of a process's maps
 _DESCRIPTORS = 512  # descriptors looked at of one process
@@ -74,7 +75,7 @@ class Libraries:
 
     def look_soon(self, process: Process, now: int) -> None:
         """Look at it now: it turned out to be a trainer, a worker or on a GPU."""
-        self._mapped.pop((process.pid, process.stat.start_ticks), None)
+        self._mapped[process.pid, process.stat.start_ticks] = _NO_SIZE, now
         self._push(process, now, SECOND_NS // 2, 0)
 
     def forget(self, process: Process) -> None:
@@ -103,7 +104,7 @@ class Libraries:
             while left > 0 and queue and queue[0][0] <= now:
                 started = time.thread_time_ns()
                 process = self._take(rank, processes)
-                if process is not None and self._look(process, now, rank):
+                if process is not None and self._look(process, now, rank, processes.get(process.stat.ppid)):
                     changed.append(process)
                 took = time.thread_time_ns() - started
                 self._credit_ns, left = self._credit_ns - took, left - took
@@ -119,19 +120,27 @@ class Libraries:
             return None
         return process if self._next.get((pid, start_ticks), (0, 0))[0] == due else None
 
-    def _look(self, process: Process, now: int, rank: int) -> bool:
+    def _look(self, process: Process, now: int, rank: int, parent: Process | None) -> bool:
         who = process.pid, process.stat.start_ticks
         _, delay = self._next.pop(who)
-        size, read_ns = self._mapped.get(who, (-1, 0))
-        is_same = process.stat.vsize == size and now - read_ns < READ_ANYWAY_NS
-        uses_cuda, libs = (process.info.uses_cuda, process.info.libs) if is_same else look(process.folder)
+        uses_cuda, libs = self._known(process, now, parent) or look(process.folder)
         if uses_cuda is not None:
-            if not is_same:
-                self._mapped[who] = process.stat.vsize, now
             rank = 0 if uses_cuda or _likely(process) else rank
             growth = 4 if uses_cuda else 2  # a process with CUDA can only load more libraries
+            self._mapped.setdefault(who, (process.stat.vsize, now))
             self._push(process, now + delay, min(delay * growth, (300 if rank else 60) * SECOND_NS), rank)
         return process.identity.change(uses_cuda=uses_cuda, libs=libs)
+
+    def _known(self, process: Process, now: int, parent: Process | None) -> tuple[bool | None, list[str]] | None:
+        """What its maps, or those of a parent that has forked it, showed at the same size; None if they are to be read."""
+        who = process.pid, process.stat.start_ticks
+        first = parent if who not in self._mapped and parent is not None and _same_program(process, parent) else process
+        size, read_ns = self._mapped.get((first.pid, first.stat.start_ticks), (_NO_SIZE, 0))
+        if size != process.stat.vsize or now - read_ns >= READ_ANYWAY_NS:
+            self._mapped.pop(who, None)
+            return None
+        self._mapped[who] = size, read_ns
+        return first.info.uses_cuda, first.info.libs
 
 
 def _same_program(process: Process, parent: Process) -> bool:
