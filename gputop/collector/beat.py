@@ -97,8 +97,9 @@ class _Roles:
         for info in frame.infos:
             before = known.get(info.pid)
             if before is not info:
-                changed += (info,) if before is None else (before, info)
                 known[info.pid] = info
+                if before is None or not roles.is_alike(before, info):
+                    changed += (info,) if before is None else (before, info)
         self._is_due = self._is_due or gpu_pids != self.gpu_pids or roles.may_differ(changed, known, self._found, gpu_pids)
         self.gpu_pids = gpu_pids
         is_assigned = self._is_due and frame.t_ns >= self._due_ns

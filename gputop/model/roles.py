@@ -92,6 +92,15 @@ def assign(infos: Mapping[int, ProcInfo], gpu_pids: frozenset[int], contexts: Co
     return _Assignment(infos, gpu_pids, contexts or {}).roles()
 
 
+DECISIVE = ("start_ticks", "ppid", "comm", "cmdline", "exe", "env", "uses_cuda", "libs", "other_ends", "read_by", "serves")
+"""Fields of a process's identity by which roles are assigned."""
+
+
+def is_alike(before: ProcInfo, after: ProcInfo) -> bool:
+    """True if the identities of one process differ in nothing by which roles are assigned: only in its affinity, say."""
+    return all(getattr(before, field) == getattr(after, field) for field in DECISIVE)
+
+
 def may_differ(changed: Iterable[ProcInfo], infos: Mapping[int, ProcInfo], roles: Mapping[int, Role], gpu_pids: frozenset[int]) -> bool:
     """False if `assign` still gives ``roles``: none of the processes that came, changed or ended has a part in a job.
 

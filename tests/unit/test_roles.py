@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import random
 import time
 from collections.abc import Collection
@@ -420,3 +422,15 @@ def test_who_has_no_part_in_a_job_changes_no_role():
             assert differs or roles.assign(after, gpu) == found, (seed, infos, changed)
             spared += not differs
     assert spared > 400, "there was something to spare"
+
+
+def test_roles_are_assigned_by_the_decisive_fields_alone():
+    """Whoever makes roles read another field adds it there: else a change of it alone would change no role."""
+    used = {node.attr for node in ast.walk(ast.parse(inspect.getsource(roles))) if isinstance(node, ast.Attribute)}
+    assert used & set(ProcInfo.__struct_fields__) == {*roles.DECISIVE, "pid"}
+
+
+def test_an_identity_that_differs_in_its_affinity_only_is_alike():
+    assert roles.is_alike(info(7), info(7, cpus_allowed="0-3", cgroup="/job", sockets="none"))
+    assert not roles.is_alike(info(7), info(7, other_ends=[9]))
+    assert not roles.is_alike(info(7), info(7, ppid=2))
