@@ -473,9 +473,14 @@ def _woken_by(view: _View, job: JobFacts) -> dict[int, float]:
 
 
 def _changed(before: Mapping[int, ProcInfo], infos: Mapping[int, ProcInfo]) -> Iterator[ProcInfo]:
-    """Identities of the processes that came, changed or ended, before and after."""
-    yield from (info for pid, info in before.items() if infos.get(pid) is not info)
-    yield from (info for pid, info in infos.items() if before.get(pid) is not info)
+    """Identities of the processes that came, ended, or changed in what decides roles, before and after."""
+    for pid, info in before.items():
+        now = infos.get(pid)
+        if now is None:
+            yield info
+        elif now is not info and not who.is_alike(info, now):
+            yield from (info, now)
+    yield from (info for pid, info in infos.items() if pid not in before)
 
 
 def _hidden(board: Board) -> tuple[str, str]:
