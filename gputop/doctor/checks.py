@@ -241,8 +241,6 @@ def _priority() -> DoctorCheck:
 def _hardware(root: str) -> DoctorCheck:
     """The facts that the stream carries. The bundle holds this text, so interfaces, volumes and servers are not named in it."""
     hardware = read_hardware()
-    if hardware.threads is None:
-        return DoctorCheck("hardware", "hardware", "limited", hardware.missing["threads"], "install gputop again with its dependencies")
     speeds = sorted({nic.speed_mbit for nic in hardware.nics or () if nic.is_up and nic.speed_mbit}, reverse=True)
     network = "network up to " + speed_words(speeds[0]) if speeds else "no speed of the network"
     kinds = sorted({one.kind for one in hardware.file_systems or ()})

@@ -152,7 +152,7 @@ class FileSystem(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Hardware(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Slow facts of the host, which change within minutes at most (psutil)."""
+    """Slow facts of the host, which change within minutes at most (/proc, /sys)."""
 
     cores: int | None = None
     threads: int | None = None  # logical CPUs that are online

@@ -124,7 +124,7 @@ def _unless_simulated(_: Settings) -> str | None:
 REGISTRY = (
     Entry("procfs", "gputop.sources.procfs", "ProcfsSource"),
     Entry("host", "gputop.sources.host", "HostSource"),
-    # psutil reads no other root
+    # statvfs asks this machine
     Entry("hardware", "gputop.sources.hardware", "HardwareSource", lambda settings: None if settings.root == "/" else "", is_later=True),
     Entry("nics", "gputop.sources.nics", "NicSource", is_later=True),
     Entry("cgroup", "gputop.sources.cgroup", "CgroupSource"),

@@ -455,7 +455,7 @@ GPU_PROCESS = TableSpec("gpu_process", "each process on each GPU, once a second 
     _gauge("gpu_instance", "INTEGER", "MIG GPU instance; NULL outside MIG"),
 ), listed_now)  # fmt: skip
 
-HARDWARE = TableSpec("hardware", "the machine's slow facts, read twice a minute (psutil); a row when one changed, and about every ten "
+HARDWARE = TableSpec("hardware", "the machine's slow facts, read twice a minute (/proc, /sys); a row when one changed, and about every ten "
                      "seconds", ("host", "hardware"), (
     *CLOCK,
     _gauge("cores", "INTEGER", "physical cores"),
@@ -468,7 +468,7 @@ HARDWARE = TableSpec("hardware", "the machine's slow facts, read twice a minute 
            lambda rows: [json.dumps(missing, ensure_ascii=False) for missing in rows.gauge("missing")]),
 ))  # fmt: skip
 
-NIC = TableSpec("nic", "each network interface but lo, as often as hardware (psutil)", ("host", "hardware", "nics"), (
+NIC = TableSpec("nic", "each network interface but lo, as often as hardware (/sys/class/net)", ("host", "hardware", "nics"), (
     *CLOCK,
     _gauge("interface", "TEXT", "name", "name"),
     Column("is_up", "INTEGER", "1 if it is up", flag("is_up")),

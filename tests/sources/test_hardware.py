@@ -1,14 +1,15 @@
-"""The host's slow facts: what psutil tells as values and reasons, read off the beat, restated in key frames."""
+"""The host's slow facts: what the kernel tells as values and reasons, read off the beat, restated in key frames."""
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from gputop.model.fields import cpu_words, file_system_words, nic_words
 from gputop.model.frame import SECOND_NS, FileSystem, Frame, Hardware, Nic
@@ -16,72 +17,68 @@ from gputop.sources import Beat, Settings, hardware
 from gputop.sources.hardware import EVERY_NS, HardwareSource, read_hardware
 from tests.wait import until
 
-
-class Frequency(NamedTuple):
-    current: float
-    max: float
-
-
-class Sensor(NamedTuple):
-    current: float
-    critical: float | None
-
-
-class Stat(NamedTuple):
-    isup: bool
-    speed: int
-    mtu: int
-
-
-class Part(NamedTuple):
-    device: str
-    mountpoint: str
-    fstype: str
+DISK, FILER = "/ / rw - ext4 /dev/sda2 rw", "/ /data rw - nfs4 filer:/export rw"
+MOUNTS = (
+    DISK, "/docker /var/lib/docker rw - ext4 /dev/sda2 rw", FILER, "/ /run rw - tmpfs tmpfs rw", "/ /snap/core ro - squashfs /dev/loop3 ro",
+    "/ /proc rw - proc proc rw",
+)  # fmt: skip
+FILES = {
+    "proc/cpuinfo": "processor\t: 0\nphysical id\t: 0\ncore id\t: 0\ncpu cores\t: 2\ncpu MHz\t\t: 2300.0\n\n"
+                    "processor\t: 1\nphysical id\t: 1\ncpu cores\t: 2\ncpu MHz\t\t: 2500.000\n\n",
+    "proc/filesystems": "nodev\tproc\nnodev\ttmpfs\n\text4\n\txfs\n\tsquashfs\nnodev\tzfs\n",
+    **{f"sys/devices/system/cpu/cpu{cpu}/topology/core_cpus_list": f"{cpu % 2},{cpu % 2 + 2}\n" for cpu in range(4)},
+    "sys/devices/system/cpu/cpuidle/topology/core_cpus_list": "7\n",
+    **{f"sys/devices/system/cpu/cpufreq/policy{cpu}/scaling_cur_freq": "1000000\n" for cpu in range(2)},
+    **{f"sys/devices/system/cpu/cpufreq/policy{cpu}/scaling_max_freq": "3700000\n" for cpu in range(2)},
+    "sys/class/hwmon/hwmon0/name": "nvme\n", "sys/class/hwmon/hwmon0/temp1_input": "90000\n",
+    "sys/class/hwmon/hwmon1/name": "coretemp\n", "sys/class/hwmon/hwmon1/temp1_input": "60000\n",
+    "sys/class/hwmon/hwmon1/temp2_input": "71000\n", "sys/class/hwmon/hwmon1/temp2_crit": "100000\n",
+    "sys/class/hwmon/hwmon1/temp3_input": "no answer\n", "sys/class/net/bonding_masters": "",
+}  # fmt: skip
+"""A made-up machine of the kind that trains."""
 
 
-MOUNTED = [
-    Part("/dev/sda2", "/", "ext4"), Part("/dev/sda2", "/var/lib/docker", "ext4"), Part("filer:/export", "/data", "nfs4"),
-    Part("tmpfs", "/run", "tmpfs"), Part("/dev/loop3", "/snap/core", "squashfs"), Part("proc", "/proc", "proc"),
-]  # fmt: skip
+def write(root: Path, files: Mapping[str, str], mounts: Sequence[str] = MOUNTS, **nics: tuple[str, str, str, str]) -> str:
+    """A root folder with these files, mounts and interfaces (flags, state, speed, MTU); the path that `read_hardware` takes."""
+    parts = ("flags", "operstate", "speed", "mtu")
+    below = {f"sys/class/net/{nic}/{part}": text for nic, texts in nics.items() for part, text in zip(parts, texts, strict=True)}
+    mountinfo = "".join(f"{24 + at} 1 8:{at} {one}\n" for at, one in enumerate(mounts))
+    for path, text in {**files, **below, "proc/self/mountinfo": mountinfo}.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    return f"{root}/"
 
 
 @pytest.fixture
-def _server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A made-up machine of the kind that trains."""
-    made: dict[str, Any] = {
-        "cpu_count": lambda logical=True: 64 if logical else 32,
-        "cpu_freq": lambda: Frequency(2400.0, 3700.0),
-        "sensors_temperatures": lambda: {"nvme": [Sensor(90.0, 95.0)], "coretemp": [Sensor(60.0, 100.0), Sensor(71.0, 100.0)]},
-        "net_if_stats": lambda: {"lo": Stat(True, 0, 65536), "eth1": Stat(False, 0, 1500), "eth0": Stat(True, 1000, 1500),
-                                 "ib0": Stat(True, 400_000, 4096)},
-        "disk_partitions": lambda all: MOUNTED if all else [part for part in MOUNTED if part.device.startswith("/dev/")],
-    }  # fmt: skip
-    for name, function in made.items():
-        monkeypatch.setattr(psutil, name, function)
+def server(tmp_path: Path) -> str:
+    """The made-up machine."""
+    return write(
+        tmp_path, FILES, lo=("0x9", "unknown", "", "65536"), eth1=("0x1003", "down", "-1", "1500"), eth0=("0x1003", "up", "1000", "1500"),
+        ib0=("0x1003", "up", "400000", "4096"), eth2=("0x1002", "unknown", "10", "1500"),
+    )  # fmt: skip
 
 
-@pytest.mark.usefixtures("_server")
-def test_what_a_server_tells() -> None:
-    found = read_hardware()
-    assert (found.cores, found.threads, found.cpu_mhz, found.cpu_max_mhz) == (32, 64, 2400.0, 3700.0)
+def test_what_a_server_tells(server: str) -> None:
+    found = read_hardware(server)
+    assert (found.cores, found.cpu_mhz, found.cpu_max_mhz) == (2, 2400.0, 3700.0), "as measured, not as asked for"
     assert (found.cpu_temp_c, found.cpu_temp_limit_c) == (71.0, 100.0), "of the CPU, not of a disk"
-    assert found.nics == [Nic("ib0", True, 400_000, 4096), Nic("eth0", True, 1000, 1500), Nic("eth1", False, None, 1500)]
+    assert found.nics == [
+        Nic("ib0", True, 400_000, 4096), Nic("eth0", True, 1000, 1500), Nic("eth2", False, 10, 1500), Nic("eth1", False, None, 1500),
+    ]  # fmt: skip
     root, data = found.file_systems or ()
     assert (root.path, root.device, root.kind, root.is_remote) == ("/", "/dev/sda2", "ext4", False)
     assert root.total_bytes == os.statvfs("/").f_blocks * os.statvfs("/").f_frsize
     assert root.files is None or root.files > 0
     assert data == FileSystem("/data", "filer:/export", "nfs4", True)
     assert "remote" in found.missing["file_systems.total_bytes"]
-    assert cpu_words(found) == "32 cores, 64 threads, 2.4 of 3.7 GHz, 71 °C of 100 °C"
-    assert nic_words(found) == "ib0 400 Gbit/s, eth0 1 Gbit/s, 1 is down"
+    assert cpu_words(replace(found, threads=4)) == "2 cores, 4 threads, 2.4 of 3.7 GHz, 71 °C of 100 °C"
+    assert nic_words(found) == "ib0 400 Gbit/s, eth0 1 Gbit/s, 2 are down"
     assert file_system_words(found).endswith("; /data nfs4 on filer:/export")
 
 
-@pytest.mark.usefixtures("_server")
-def test_a_file_system_that_hangs_costs_its_own_sizes_alone_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_that_hangs_costs_its_own_sizes_alone_and_says_so(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other facts go on, also those of file systems behind it, and no second thread is lost to it."""
-    disk, other = Part("/dev/sdb1", "/mnt", "ext4"), Part("/dev/sdc1", "/scratch", "xfs")
-    monkeypatch.setattr(psutil, "disk_partitions", lambda all: [MOUNTED[0], disk, other])  # noqa: ARG005
+    write(Path(server), {}, [DISK, "/ /mnt rw - ext4 /dev/sdb1 rw", "/ /scratch rw - xfs /dev/sdc1 rw"])
     statvfs, healthy, asked = os.statvfs, threading.Event(), []
 
     def hanging(path: str) -> os.statvfs_result:
@@ -93,42 +90,58 @@ def test_a_file_system_that_hangs_costs_its_own_sizes_alone_and_says_so(monkeypa
     monkeypatch.setattr(os, "statvfs", hanging)
     hung: hardware.Hung = {}
     for _ in range(3):
-        found = read_hardware(hung)
+        found = read_hardware(server, hung)
         assert {one.path: one.total_bytes is not None for one in found.file_systems or ()} == {"/": True, "/mnt": False, "/scratch": True}
         assert found.missing["file_systems.total_bytes"] == "statvfs of /mnt does not return"
         assert found.cpu_temp_c == 71.0
     assert asked.count("/mnt") == 1
     healthy.set()
     until(lambda: not any(thread.is_alive() for thread in hung.values()))
-    found = read_hardware(hung)
+    found = read_hardware(server, hung)
     assert all(one.free_bytes is not None for one in found.file_systems or ())
     assert "file_systems.total_bytes" not in found.missing
     assert not hung
 
 
-@pytest.mark.usefixtures("_server")
-def test_a_file_system_that_cannot_be_asked_has_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_that_cannot_be_asked_has_the_reason(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(_path: str) -> os.statvfs_result:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "statvfs", refused)
-    assert read_hardware().missing["file_systems.free_bytes"].startswith("/: permission denied")
+    assert read_hardware(server).missing["file_systems.free_bytes"].startswith("/: permission denied")
 
 
-def test_what_a_virtual_machine_does_not_tell_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psutil, "cpu_freq", lambda: None)
-    monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 4 if logical else None)
-    monkeypatch.setattr(psutil, "sensors_temperatures", dict)
-    monkeypatch.setattr(psutil, "net_if_stats", lambda: {"eth0": Stat(True, 0, 1500)})
-    found = read_hardware()
+def test_what_a_virtual_machine_does_not_tell_has_its_reason(tmp_path: Path) -> None:
+    found = read_hardware(write(tmp_path, {"proc/cpuinfo": "processor\t: 0\n"}, eth0=("0x1003", "up", "-1", "1500")))
     assert {"cores", "cpu_mhz", "cpu_max_mhz", "cpu_temp_c", "cpu_temp_limit_c", "nics.speed_mbit"} <= set(found.missing)
-    assert cpu_words(found) == "4 threads"
+    assert cpu_words(replace(found, threads=4)) == "4 threads"
     assert nic_words(found) == "eth0"
 
 
-def test_this_machine() -> None:
+def test_where_there_is_no_sys_the_reasons_say_so(tmp_path: Path) -> None:
+    found = read_hardware(write(tmp_path, {"proc/cpuinfo": FILES["proc/cpuinfo"]}, []))
+    assert (found.cores, found.cpu_mhz, found.cpu_max_mhz) == (4, 2400.0, None), "two packages of two"
+    assert found.missing["nics"] == "no such file or directory"
+    assert found.file_systems is None
+    assert "mountinfo" in found.missing["file_systems"]
+
+
+def test_the_device_of_the_root_is_found_by_its_number(tmp_path: Path) -> None:
+    root = write(tmp_path, {"proc/filesystems": "\text4\n"}, ["/ / rw - ext4 /dev/root rw"])
+    assert [one.device for one in read_hardware(root).file_systems or ()] == ["/dev/root"]
+    (tmp_path / "sys/dev/block").mkdir(parents=True)
+    (tmp_path / "sys/dev/block/8:0").symlink_to("../../devices/virtual/block/vda1")
+    assert [one.device for one in read_hardware(root).file_systems or ()] == ["/dev/vda1"]
+
+
+def test_this_machine_agrees_with_psutil() -> None:
     found = read_hardware()
-    assert found.threads == psutil.cpu_count()
+    assert (found.threads, found.cores) == (psutil.cpu_count(), psutil.cpu_count(logical=False))
+    assert {nic.name for nic in found.nics or ()} == set(psutil.net_if_stats()) - {"lo"}
+    assert {nic.name: (nic.is_up, nic.mtu) for nic in found.nics or ()} == {
+        name: (told.isup, told.mtu) for name, told in psutil.net_if_stats().items() if name != "lo"
+    }
+    assert {one.path for one in found.file_systems or ()} <= {part.mountpoint for part in psutil.disk_partitions(all=True)}
     assert "/" in [one.path for one in found.file_systems or ()]
     for name in ("cores", "cpu_mhz", "cpu_temp_c", "nics", "file_systems"):
         assert (getattr(found, name) is None) == (name in found.missing)
@@ -143,7 +156,7 @@ def _read(source: HardwareSource, t_ns: int, key: bool = False) -> Hardware | No
 def test_it_is_read_off_the_beat_told_once_and_restated_in_key_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     held, readers = threading.Semaphore(0), []
 
-    def slow(_hung: hardware.Hung) -> Hardware:
+    def slow(hung: hardware.Hung) -> Hardware:  # noqa: ARG001
         readers.append(threading.current_thread())
         held.acquire()
         return Hardware(threads=4)
@@ -171,9 +184,3 @@ def test_a_single_look_gets_it_in_its_last_tick(monkeypatch: pytest.MonkeyPatch)
     found = _read(source, SECOND_NS + 100_000_000)
     assert found is not None
     assert found.threads == psutil.cpu_count()
-
-
-def test_without_psutil_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "psutil", None)
-    found = read_hardware()
-    assert "psutil" in found.missing["nics"]
