@@ -191,7 +191,7 @@ class Board(Struct):
             self._take(frame)
         for info in frame.infos:
             if self.infos.get(info.pid) is info:
-                self.infos[info.pid] = _like(info, self.infos.get(info.ppid))
+                self.infos[info.pid] = like(info, self.infos.get(info.ppid))
 
     @property
     def compute_pids(self) -> frozenset[int]:
@@ -257,7 +257,7 @@ class Board(Struct):
         self.cost = frame.cost or self.cost
         if frame.traces or (frame.gone and self.traces):
             self.add_traces(frame.t_ns, frame.traces, frame.gone)
-        if max(len(getattr(self, name)) for name in _BOUNDED) > _MOST:
+        if max(len(getattr(self, name)) for name in _BOUNDED) > MOST_ENTRIES:
             self._clear()
 
     def add_traces(self, t_ns: int, traces: Iterable[TracedJob], gone: Sequence[int] = ()) -> None:
@@ -322,13 +322,13 @@ _TABLES = (
 )  # fmt: skip
 _BOUNDED = ("procs", "infos", "threads", "preempts", "wakeups", "calls", "collectives", "driver_errors")
 _MOST_TRACES = 64  # 5 KB each: the ranks of a host (a choice)
-_MOST = 1 << 18  # entries per table between two key frames: no machine has more; a stream with more is made up
+MOST_ENTRIES = 1 << 18  # entries per table between two key frames: no machine has more; a stream with more is made up
 _RESTATED = ("infos", "procs", "threads", "preempts", "wakeups", "calls", "thread_calls")  # a key frame mostly repeats their entries
 _INHERITED = ("user", "comm", "cmdline", "exe", "cgroup", "cpus_allowed", "env", "libs", "threads", "other_ends", "read_by")
 _NOBODY = ProcInfo(0, 0)  # its empty lists are shared by all processes
 
 
-def _like(info: ProcInfo, parent: ProcInfo | None) -> ProcInfo:
+def like(info: ProcInfo, parent: ProcInfo | None) -> ProcInfo:
     """``info`` with those values that equal the parent's, or are empty, replaced by the shared object.
 
     Workers are forked by the dozen, and these values are most of their memory; the empty lists of a thousand processes take half a MB.

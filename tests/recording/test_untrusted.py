@@ -14,7 +14,7 @@ import pytest
 from gputop import cli
 from gputop.model.board import Board
 from gputop.model.frame import Frame, Gpu, Host, Probes, ProcInfo, ProcSample
-from gputop.recording.chunks import Decoder
+from gputop.recording.chunks import Decoder, Told
 from gputop.recording.format import (
     FLAG_KEY,
     KIND_FRAMES,
@@ -187,11 +187,20 @@ def test_too_little_memory_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_board_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a stream without key frames that tells of other processes in each."""
-    monkeypatch.setattr("gputop.model.board._MOST", 2000)
+    monkeypatch.setattr("gputop.model.board.MOST_ENTRIES", 2000)
     board, most = Board(), 0
     for i in range(8):
         board.fold(Frame(i, i, infos=[ProcInfo(pid, 1) for pid in range(i * 500, (i + 1) * 500)]))
         most = max(most, len(board.infos))
+    assert 500 <= most <= 3000
+
+
+def test_a_decoder_remembers_no_more_processes_than_a_board(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gputop.recording.chunks.MOST_ENTRIES", 2000)
+    told, most = Told(), 0
+    for i in range(8):
+        told.note(Frame(i, i, infos=[ProcInfo(pid, 1) for pid in range(i * 500, (i + 1) * 500)]))
+        most = max(most, len(told._infos))
     assert 500 <= most <= 3000
 
 

@@ -9,7 +9,9 @@ import sys
 import pytest
 
 from gputop.model.board import Board
-from gputop.model.frame import Frame, Preempt, Probes, ProcInfo, ProcSample
+from gputop.model.frame import Frame, Header, Preempt, Probes, ProcInfo, ProcSample
+from gputop.recording.chunks import Decoder
+from gputop.recording.format import pack_frames, pack_header
 
 SCREEN = "gputop.cli, gputop.commands.live, gputop.stream.child, gputop.stream.session, gputop.tui.app, gputop.stacks.capture"
 COLLECTOR = (
@@ -50,6 +52,30 @@ def test_a_key_frame_still_forgets_who_is_not_in_it() -> None:
     board.fold(_key(0, 1_000_000))
     board.fold(Frame(1, 2_000_000, key=True))
     assert (board.infos, board.procs, board.preempts) == ({}, {}, {})
+
+
+def test_what_a_key_frame_of_a_stream_tells_again_is_decoded_to_what_was_there() -> None:
+    """A second thousand of processes, for a moment, leaves holes of 2 MB in the memory."""
+    decoder, sent = Decoder(), [_key(0, 1_000_000), _key(1, 2_000_000)]
+    sent[1].infos.append(ProcInfo(9, 1, ppid=7, cmdline=["python", "train.py"]))
+    items = decoder.feed(pack_header(Header(t_ns=1)) + b"".join(pack_frames([frame]) for frame in sent))
+    first, second = (one for one in items if isinstance(one, Frame))
+    assert (second.infos, second.procs, second.probes, second.key) == (sent[1].infos, sent[1].procs, sent[1].probes, True)
+    assert second.infos[0] is first.infos[0]
+    assert second.procs[0] is first.procs[0]
+    assert second.infos[2].cmdline is second.infos[0].cmdline
+    board = Board()
+    for frame in (first, second):
+        board.fold(frame)
+    assert board.infos[9] is second.infos[2], "nobody makes another copy of it"
+
+
+def test_who_is_in_no_key_frame_is_forgotten_by_the_decoder_too() -> None:
+    decoder, sent = Decoder(), [_key(0, 1_000_000), Frame(1, 2_000_000, key=True), _key(2, 3_000_000)]
+    items = decoder.feed(pack_header(Header(t_ns=1)) + b"".join(pack_frames([frame]) for frame in sent))
+    first, _, last = (one for one in items if isinstance(one, Frame))
+    assert last.infos[0] == first.infos[0]
+    assert last.infos[0] is not first.infos[0]
 
 
 HOLES = """
