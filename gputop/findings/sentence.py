@@ -18,7 +18,6 @@ A command is a literal, or has no other holes than the listed ones without the f
 from __future__ import annotations
 
 import importlib.util
-import pkgutil
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -207,9 +206,11 @@ def _is_number(arg: Any) -> bool:
 @cache
 def literals() -> frozenset[str]:
     """All string literals in the code of `gputop.diagnosis`, `gputop.findings` and `gputop.model`."""
+    from pkgutil import walk_packages
+
     found = set[str]()
     rooms = (importlib.import_module(room) for room in ("gputop.diagnosis", "gputop.findings", "gputop.model"))
-    for module in (one for room in rooms for one in pkgutil.walk_packages(room.__path__, f"{room.__name__}.")):
+    for module in (one for room in rooms for one in walk_packages(room.__path__, f"{room.__name__}.")):
         spec = importlib.util.find_spec(module.name)
         code = getattr(spec.loader, "get_code", lambda _: None)(module.name) if spec is not None else None
         found.update(_literals_of(code) if code is not None else ())

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from gputop.findings.policy import TRACE_STANDS_NS
 from gputop.model.board import Board
 from gputop.model.frame import MOST_TRACES, SECOND_NS, Frame, Mark, TracedJob
 from gputop.model.stream import TRACE_OF
-from gputop.recording.reader import Recording
 from gputop.system.text import clean
+
+if TYPE_CHECKING:
+    from gputop.recording.reader import Recording
 
 MOST = 256  # traces of a recording that are found (a choice)
 _BEHIND_NS = (1, SECOND_NS, 60 * SECOND_NS)  # from a marker: its frame is a tick, or of seconds or minutes that were merged

@@ -10,7 +10,6 @@ from msgspec import Struct
 from gputop.findings.verdict import LOOKING, SEVERITIES, Fix, Incident, Verdict, best_fix
 from gputop.model.board import Board
 from gputop.model.frame import SECOND_NS
-from gputop.sources.simulated import GROUP
 from gputop.system.text import clean
 
 HOLD_NS = 10 * SECOND_NS  # ns that an offered fix stays, unless it is plainly wrong: time to read it and to reach for the key (a choice)
@@ -75,6 +74,8 @@ class Offering:
 
 def _of_the_stage(fixes: Sequence[Fix], verdict: Verdict, board: Board) -> list[Fix]:
     """The fixes with a command that names only the demo's own control group, and processes that the trainer's parent has started, too."""
+    from gputop.sources.simulated import GROUP  # only a demo's screen needs it
+
     trainer = board.infos.get(verdict.trainer_pid or 0)
     stage = 0 if trainer is None else trainer.ppid
     return [

@@ -18,7 +18,6 @@ from textual.geometry import Size
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from gputop.stream.moment import moment_within
 from gputop.system import crash
 from gputop.system.errors import UserError, starting
 from gputop.system.text import even, fit
@@ -253,6 +252,8 @@ class MomentScreen(ModalScreen[int | None]):
     @on(Input.Submitted)
     def answer(self, event: Input.Submitted) -> None:
         """Close with the moment, or show why the text names none."""
+        from gputop.stream.moment import moment_within
+
         try:
             self.dismiss(moment_within(event.value, self._recording))
         except UserError as error:

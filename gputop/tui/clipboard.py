@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import subprocess
 from collections.abc import Sequence
@@ -33,7 +32,9 @@ def copy(app: App[object], text: str) -> str:
 
 def sequences(text: str, term: str) -> str:
     """OSC 52 with the text; under tmux or screen a second time, wrapped so that these pass it on to the terminal around them."""
-    osc = f"\x1b]52;c;{base64.b64encode(text.encode('utf-8', 'replace')).decode()}"
+    from base64 import b64encode
+
+    osc = f"\x1b]52;c;{b64encode(text.encode('utf-8', 'replace')).decode()}"
     plain = f"{osc}\x07"
     if term.startswith("tmux") or os.environ.get("TMUX"):
         return f"{plain}\x1bPtmux;\x1b{osc}\x07\x1b\\"

@@ -26,16 +26,13 @@ from gputop.tui import bindings, clipboard
 from gputop.tui.bindings import HelpScreen
 from gputop.tui.box import Box, ConfirmScreen
 from gputop.tui.canvas import FilterLine
-from gputop.tui.choice_box import ColumnsScreen, LanesScreen
 from gputop.tui.draw import duration, edges, table
 from gputop.tui.draw.search import why_unused
 from gputop.tui.draw.table import SORTS
 from gputop.tui.drawing import Drawing
-from gputop.tui.enlarge import EnlargeScreen
 from gputop.tui.feed import Context
 from gputop.tui.signals import send_signal
 from gputop.tui.terminal import RowScreen
-from gputop.tui.why_box import ContentionScreen, WhyScreen
 from gputop.tui.widgets import Drawn
 
 if TYPE_CHECKING:
@@ -193,6 +190,8 @@ class Actions:
         self._drawing.redraw()
 
     def action_columns(self) -> None:
+        from gputop.tui.choice_box import ColumnsScreen
+
         self._open(ColumnsScreen(self._context, self._drawing.redraw))
 
     def action_bystanders(self) -> None:
@@ -200,6 +199,8 @@ class Actions:
         self._drawing.redraw()
 
     def action_lanes(self) -> None:
+        from gputop.tui.choice_box import LanesScreen
+
         self._open(LanesScreen(self._context, self._drawing.redraw))
 
     def action_gpu(self, step: int) -> None:
@@ -284,6 +285,8 @@ class Actions:
         self._drawing.draw_keys()
 
     def action_explain(self) -> None:
+        from gputop.tui.why_box import WhyScreen
+
         self._open(WhyScreen(self._context))
 
     def action_copy_fix(self) -> None:
@@ -388,6 +391,8 @@ class Actions:
         self._open(TraceScreen(self._context))
 
     def action_contention(self) -> None:
+        from gputop.tui.why_box import ContentionScreen
+
         self._open(ContentionScreen(self._context))
 
     def action_details(self) -> None:
@@ -403,6 +408,8 @@ class Actions:
 
     def action_enlarge(self) -> None:
         """Show one lane; of many GPUs the chosen one's."""
+        from gputop.tui.enlarge import EnlargeScreen
+
         self._open(EnlargeScreen(self._context, self._drawing.time, self._drawing.gpus.chart_key()))
 
     def action_help(self) -> None:

@@ -29,7 +29,6 @@ import struct
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from ipaddress import IPv4Address, IPv6Address
 from itertools import count
 from typing import TypeVar
 
@@ -291,7 +290,7 @@ def _address(family: int, key: bytes, at: int) -> bytes:
 
 
 def _text(address: bytes) -> str:
-    return str(IPv4Address(address) if len(address) == 4 else IPv6Address(address))
+    return socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address)
 
 
 def _end(one: _Answer, address: int, port: int) -> str:
