@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gputop.model.frame import Stack
-from gputop.stacks.capture import StackSet
 from gputop.stacks.flame import KERNEL_MARK
 from gputop.stacks.frames import Line, Weighted, parse
 from gputop.stacks.group import Group, Member
@@ -20,6 +19,7 @@ from gputop.system.output import create, whole_or_gone
 from gputop.system.text import clean, counted
 
 if TYPE_CHECKING:
+    from gputop.stacks.capture import StackSet
     from gputop.stacks.on_demand import OffCpu, OffCpuStack
     from gputop.stacks.sampling import CudaLine, LineShare, MainThread
 

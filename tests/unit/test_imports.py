@@ -32,6 +32,8 @@ def test_a_collector_imports_no_command_line_and_no_screen() -> None:
         "gputop.commands",
         "gputop.diagnosis",
         "inspect",
+        "ipaddress",
+        "psutil",
         "ssl",
         "subprocess",
         "tempfile",
@@ -43,6 +45,14 @@ def test_a_collector_imports_no_command_line_and_no_screen() -> None:
 def test_a_screen_starts_its_collector_before_it_imports_what_takes_long() -> None:
     found = loaded("import gputop.cli, gputop.stream.child; gputop.cli.make_parser('live')")
     assert not found & {"asyncio", "gputop.diagnosis", "gputop.model.frame", "msgspec", "textual", "tomllib"}
+
+
+def test_a_screen_imports_no_box_and_no_source_until_somebody_asks_for_one() -> None:
+    beginning = "import gputop.system.imports as i; i.import_msgspec(); import gputop.stream.session, gputop.tui.app"
+    found = loaded(f"{beginning}; gputop.stream.session.Session().engine.load_causes()")
+    assert not {name for name in found if name.startswith("gputop.sources")}
+    boxes = {f"gputop.tui.{name}" for name in ("choice_box", "enlarge", "prove_box", "stacks_box", "trace_box", "why_box")}
+    assert not found & (boxes | {"gputop.prove", "gputop.recording.reader", "gputop.stacks", "gputop.stream.moment"})
 
 
 def test_a_single_look_imports_what_it_uses() -> None:
