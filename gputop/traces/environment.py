@@ -15,7 +15,6 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from secrets import token_hex
 from socket import socket
 from typing import NamedTuple
 
@@ -89,8 +88,8 @@ def _unused() -> str:
     folder of theirs in its place, and have the job write files. Raises OSError."""
     descriptor, own, _refused = make_directory(os.geteuid())
     os.close(descriptor)
-    path = os.path.join(own, token_hex(4))
-    return path if len(path) <= MOST_FOLDER_CHARS else f"/tmp/gputop-{os.geteuid()}-{token_hex(4)}"
+    path = os.path.join(own, os.urandom(4).hex())
+    return path if len(path) <= MOST_FOLDER_CHARS else f"/tmp/gputop-{os.geteuid()}-{os.urandom(4).hex()}"
 
 
 def variables(folder: str) -> dict[str, str]:

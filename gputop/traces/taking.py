@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
-from secrets import token_hex
 
 from msgspec import Struct
 
@@ -80,7 +79,7 @@ def take(pids: Iterable[int], wanted: Wanted, name_of: Callable[[int], str], not
     """Ask each process for a trace, and wait. ``name_of``: pid to the path of a new file. One answer a process, in their order; nothing is
     raised for a job that cannot be asked or does not answer. Raises UserError for a file that cannot be written.
     """
-    began_s, mark = time.monotonic(), f"{PREFIX}{token_hex(4)}"
+    began_s, mark = time.monotonic(), f"{PREFIX}{os.urandom(4).hex()}"
     done: dict[int, Taken] = {}
     cases: dict[int, _Case] = {}
     chosen = list(dict.fromkeys(pids))
