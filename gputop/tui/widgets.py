@@ -137,7 +137,8 @@ class Drawn(Widget):
             if self._frame is None:
                 strip = strip.adjust_cell_length(width, base)
             else:
-                left, right = (Strip([Segment(text, self._palette.get(self._frame.meaning))]) for text in self._edges(y, line))
+                look = self._palette.get(self._frame.meaning)
+                left, right = (Strip([Segment(text, look)], len(text)) for text in self._edges(y, line))
                 strip = Strip.join([left, strip.adjust_cell_length(max(0, width - LEFT - RIGHT), base), right])
             strip = strip.apply_style(base)
             rows.append(strip if crop.x == 0 and crop.width >= width else strip.crop(crop.x, crop.right))
@@ -195,9 +196,8 @@ class Scrolled(ScrollView):
 
 
 def _strip(line: Line, colours: Palette) -> Strip:
-    """The line for Textual, with its width where that is plain: Rich would load its table of all characters to count them."""
-    text = "".join([part for part, _ in line])
-    return Strip([Segment(part, colours.get(meaning)) for part, meaning in line], len(text) if is_narrow(text) else None)
+    """The line for Textual, with its width: Rich would load its table of all characters to count it."""
+    return Strip([Segment(part, colours.get(meaning)) for part, meaning in line], cell_width("".join([part for part, _ in line])))
 
 
 # past the compositor: from changed lines to what the terminal gets
