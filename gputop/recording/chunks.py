@@ -137,8 +137,8 @@ class Told:
             self._infos.pop(pid, None)
         self._procs.update((one.pid, one) for one in frame.procs)
         self._infos.update((one.pid, one) for one in frame.infos)
-        frame.infos = [like(one, self._infos.get(one.ppid)) for one in frame.infos]
-        self._infos.update((one.pid, one) for one in frame.infos)
+        for at, one in enumerate(frame.infos):
+            frame.infos[at] = self._infos[one.pid] = like(one, self._infos.get(one.ppid))
 
     def _whole(self, frame: _KeyFrame) -> Frame:
         others = {name: getattr(frame, name) for name in _OTHERS}

@@ -57,17 +57,18 @@ def test_a_key_frame_still_forgets_who_is_not_in_it() -> None:
 def test_what_a_key_frame_of_a_stream_tells_again_is_decoded_to_what_was_there() -> None:
     """A second thousand of processes, for a moment, leaves holes of 2 MB in the memory."""
     decoder, sent = Decoder(), [_key(0, 1_000_000), _key(1, 2_000_000)]
-    sent[1].infos.append(ProcInfo(9, 1, ppid=7, cmdline=["python", "train.py"]))
+    sent[1].infos += [ProcInfo(9, 1, ppid=7, cmdline=["python", "train.py"]), ProcInfo(10, 1, ppid=9, cmdline=["python", "train.py"])]
     items = decoder.feed(pack_header(Header(t_ns=1)) + b"".join(pack_frames([frame]) for frame in sent))
     first, second = (one for one in items if isinstance(one, Frame))
     assert (second.infos, second.procs, second.probes, second.key) == (sent[1].infos, sent[1].procs, sent[1].probes, True)
     assert second.infos[0] is first.infos[0]
     assert second.procs[0] is first.procs[0]
-    assert second.infos[2].cmdline is second.infos[0].cmdline
+    assert second.infos[3].cmdline is second.infos[2].cmdline is second.infos[0].cmdline
     board = Board()
     for frame in (first, second):
         board.fold(frame)
-    assert board.infos[9] is second.infos[2], "nobody makes another copy of it"
+    assert [board.infos[pid] for pid in (7, 8, 9, 10)] == second.infos
+    assert all(board.infos[one.pid] is one for one in second.infos), "nobody makes another copy"
 
 
 def test_who_is_in_no_key_frame_is_forgotten_by_the_decoder_too() -> None:
