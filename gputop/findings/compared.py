@@ -25,6 +25,7 @@ from gputop.model.ranges import Count, Number, PerSecond, Seconds
 SLOWER, NOT_SLOWER, UNDECIDED = ANSWERS = ("slower", "not-slower", "undecided")
 LEAST_STRETCHES = 3  # of a run: of fewer no spread within it is known
 LEAST_STEPS = 20  # of a run: fewer are known to one or two, that is to 5 % and worse
+UNLIKE_TIMES = 2.0  # times as long as the shortest run: a longer one is told, for a warm-up weighs less in it (a choice)
 TRIFLE_PCT = 0.5  # per cent of a step's time: noise of less is not named
 WORK = "work"  # the part of a step in which its GPU works
 NOISE_CAUSES = ("cpu-contention", "gpu-shared")  # causes that are other programs, always
@@ -139,8 +140,7 @@ def compared(before: Sequence[MeasuredRun], after: Sequence[MeasuredRun], limit_
     """The comparison of all runs of two sides, each at least one."""
     sides = (before, after)
     differs = [*_differences(before, after)]
-    models = [{run.gpus for run in side} for side in sides]
-    foreign = "they ran on different GPUs" if models[0] != models[1] else ""
+    foreign = "they ran on different GPUs" if len({run.gpus for side in sides for run in side}) > 1 else ""
     jobs = [_change(name, [[run.jobs[own] for run in side] for side, own in zip(sides, owns, strict=True)], sides, limit_pct, foreign)
             for name, owns in _pairs(sides).items()]  # fmt: skip
     answers = [one.answer for one in jobs]
@@ -175,7 +175,7 @@ def _change(
     mean, low, high = found.pct, found.low_pct, found.high_pct
     before_s, after_s = (fmean(job.step_s for job in side) for side in jobs)
     parts = _parts(jobs, before_s)
-    noise = _noise(parts, sides)
+    noise = _noise(parts, sides, mean)
     disturbed = sum(one.change_pct for one in noise)
     answer, reason = (None, "") if limit_pct is None else _answer(limit_pct, low, high, disturbed, noise)
     if answer is not None and foreign:
@@ -202,8 +202,9 @@ def _part_s(job: JobRun, part: str) -> float:
     return job.step_s * (max(0.0, 1.0 - sum(lost.values())) if part == WORK else lost.get(part, 0.0))
 
 
-def _noise(parts: Iterable[StepPart], sides: Sequence[Sequence[MeasuredRun]]) -> list[MachineNoise]:
-    """Parts that the machine added or took, as far as they are named, most first."""
+def _noise(parts: Sequence[StepPart], sides: Sequence[Sequence[MeasuredRun]], whole_pct: float) -> list[MachineNoise]:
+    """Parts that the machine added or took, as far as they are named, most first. Of a step without parts the whole change, ``whole_pct``,
+    may be clocks' or stolen time's."""
     by_part = {one.part: one.change_pct for one in parts}
     blamed = {cause: names for side in sides for run in side for cause, names in run.neighbours.items() if names}
     causes = [cause for cause in by_part if cause in NOISE_CAUSES or (cause in SHARED_CAUSES and cause in blamed)]
@@ -213,15 +214,15 @@ def _noise(parts: Iterable[StepPart], sides: Sequence[Sequence[MeasuredRun]]) ->
     clocks = [_mean(run.clock_mhz for run in side) for side in sides]
     held = by_part.get(CLOCK_CAUSE, 0.0)
     if clocks[0] and clocks[1]:
-        held += _within(100.0 * (clocks[0] / clocks[1] - 1.0), by_part.get(WORK, 0.0))
+        held += _within(100.0 * (clocks[0] / clocks[1] - 1.0), by_part.get(WORK, 0.0) if parts else whole_pct)
     words = "" if not (clocks[0] and clocks[1]) else f"SM clock {clocks[0]:.0f} MHz before, {clocks[1]:.0f} MHz after"
     found.append(MachineNoise(CLOCKS, round(held, 2), words or "clocks held down"))
     stolen = [_mean(run.stolen for run in side) for side in sides]
-    if stolen[0] is not None and stolen[1] is not None:
-        more = 100.0 * (stolen[1] - stolen[0])
-        waits = sum(change for part, change in by_part.items() if part not in (WORK, CLOCK_CAUSE, *causes))
+    if stolen[0] is not None and stolen[1] is not None and stolen[1] < 1.0:
+        longer = 100.0 * ((1.0 - stolen[0]) / (1.0 - stolen[1]) - 1.0)  # what a CPU computes takes so much longer
+        waits = sum(change for part, change in by_part.items() if part not in (WORK, CLOCK_CAUSE, *causes)) if parts else whole_pct - held
         text = f"the hypervisor took {100 * stolen[0]:.1f} % of busy CPUs before, {100 * stolen[1]:.1f} % after"
-        found.append(MachineNoise(STEAL, round(_within(more, waits), 2), text))
+        found.append(MachineNoise(STEAL, round(_within(longer, waits), 2), text))
     return sorted((one for one in found if abs(one.change_pct) >= TRIFLE_PCT), key=lambda one: -abs(one.change_pct))
 
 
@@ -262,6 +263,10 @@ def _differences(before: Sequence[MeasuredRun], after: Sequence[MeasuredRun]) ->
         if old != new:
             was, now = (" / ".join(sorted(str(one) or "none" for one in side)) for side in (old, new))
             yield f"{kind}: {was} before, {now} after"
+    seconds = [[one.steps * one.step_s for run in side for one in run.jobs.values() if not one.missing()] for side in (before, after)]
+    if all(seconds) and UNLIKE_TIMES * min(map(min, seconds)) < max(map(max, seconds)) < inf:
+        was, now = (" to ".join(dict.fromkeys((f"{min(side):.0f}", f"{max(side):.0f}"))) for side in seconds)
+        yield f"seconds of steps: {was} before, {now} after; a warm-up weighs more in the shorter ones, and --from leaves it out"
 
 
 def _rounded(value: Seconds | None) -> float | None:

@@ -97,23 +97,26 @@ def between(before: Level, after: Level, sure: float = SURE) -> Interval:
     error2 = before.error2 + after.error2
     parts = sum(one.error2**2 / one.freedom for one in (before, after))
     mean = after.mean - before.mean
-    half = t_quantile((1.0 + sure) / 2, max(1, int(error2**2 / parts))) * sqrt(error2) if parts > 0.0 else sqrt(error2)
+    half = t_quantile((1.0 + sure) / 2, max(1.0, error2**2 / parts)) * sqrt(error2) if parts > 0.0 else sqrt(error2)
     return Interval.around(mean, half)
 
 
 def between_runs(before: Sequence[Level], after: Sequence[Level], sure: float = SURE) -> Interval:
     """The change from some runs to others, at least one a side.
 
-    The spread between runs is held together with the usual one, `RUN_SPREAD`, which counts as `USUAL_RUNS` degrees of freedom, and with
-    that within them: one run a side gets a wide interval rather than none, and with each further run their own spread counts for more.
+    Each side's spread between runs is held together with the usual one, `RUN_SPREAD`, of which each side has one half of the
+    `USUAL_RUNS` degrees of freedom, and with that within them: one run a side gets a wide interval rather than none, and with each further
+    run their own spread counts for more. The interval is Welch's, for noisy runs on one side say nothing of the other's.
     """
-    means = [fmean(one.mean for one in side) for side in (before, after)]
-    apart = sum((one.mean - mean) ** 2 for side, mean in zip((before, after), means, strict=True) for one in side)
-    freedom = USUAL_RUNS + len(before) + len(after) - 2
-    usual = RUN_SPREAD**2 + fmean(one.error2 for one in (*before, *after))
-    spread2 = (USUAL_RUNS * usual + apart) / freedom
-    half = t_quantile((1.0 + sure) / 2, freedom) * sqrt(spread2 * (1 / len(before) + 1 / len(after)))
-    return Interval.around(means[1] - means[0], half)
+    return between(_of_runs(before), _of_runs(after), sure)
+
+
+def _of_runs(runs: Sequence[Level]) -> Level:
+    """The level of several runs of one side."""
+    mean, freedom = fmean(one.mean for one in runs), USUAL_RUNS / 2 + len(runs) - 1
+    usual = RUN_SPREAD**2 + fmean(one.error2 for one in runs)
+    spread2 = (USUAL_RUNS / 2 * usual + sum((one.mean - mean) ** 2 for one in runs)) / freedom
+    return Level(mean, spread2 / len(runs), freedom)
 
 
 def beside(run: Level, past: Sequence[float], sure: float = SURE) -> Interval | None:
@@ -125,8 +128,17 @@ def beside(run: Level, past: Sequence[float], sure: float = SURE) -> Interval | 
     return between(Level(mean, spread2 * (1.0 + 1.0 / len(past)), len(past) - 1), run, sure)
 
 
-def t_quantile(probability: float, freedom: int) -> float:
-    """The quantile of Student's t, 0.5 < ``probability`` < 1, by bisection of its distribution."""
+def t_quantile(probability: float, freedom: float) -> float:
+    """The quantile of Student's t, 0.5 < ``probability`` < 1; between whole degrees of freedom, in proportion to their reciprocals."""
+    fewer = int(freedom)
+    if fewer == freedom:
+        return _whole_quantile(probability, fewer)
+    part = (1 / fewer - 1 / freedom) * fewer * (fewer + 1)
+    return (1.0 - part) * _whole_quantile(probability, fewer) + part * _whole_quantile(probability, fewer + 1)
+
+
+def _whole_quantile(probability: float, freedom: int) -> float:
+    """The same by bisection of the distribution."""
     low, high = 0.0, 1e6
     for _ in range(80):
         middle = (low + high) / 2

@@ -86,6 +86,31 @@ def test_chance_alone_is_hardly_ever_called_slower(runs: int) -> None:
     assert alarms == 0
 
 
+@pytest.mark.parametrize("noises", [(0.03, 0.005), (0.005, 0.03), (0.01, 0.01)])
+def test_three_runs_against_five_of_another_noise_keep_the_stated_rate(noises: tuple[float, float]) -> None:
+    """Where a step really takes 5 % longer, one of forty comparisons may say more, and one less."""
+    lot, wrong, more = Random(5), 0, 0
+    for _ in range(300):
+        sides = [[job(pace * (1.0 + lot.gauss(0.0, noise)), 2 * noise, lot) for _ in range(count)]
+                 for pace, noise, count in zip((10.5, 10.0), noises, (3, 5), strict=True)]  # fmt: skip
+        _mean, low, high = change(*sides)
+        wrong += not low <= 5.0 <= high
+        more += low > 5.0
+    assert wrong <= 0.1 * 300
+    assert more <= 0.055 * 300
+
+
+def test_six_per_cent_is_hardly_ever_called_not_slower() -> None:
+    lot = Random(6)
+    answers = [
+        one_change(*([run_of(job(pace * (1.0 + lot.gauss(0.0, 0.01)), 0.02, lot)) for _ in range(count)]
+                     for pace, count in ((10.6, 3), (10.0, 5)))).answer
+        for _ in range(200)
+    ]  # fmt: skip
+    assert answers.count(NOT_SLOWER) <= 0.02 * 200
+    assert answers.count(UNDECIDED) >= 0.8 * 200
+
+
 @pytest.mark.parametrize("slower_pct", [3, 8, 15, 40])
 def test_the_parts_sum_to_the_change(slower_pct: int) -> None:
     after = 10.0 / (1.0 + slower_pct / 100)
@@ -125,6 +150,30 @@ def test_lower_clocks_and_stolen_time_are_named() -> None:
     quiet = run_of(job(10.0, slow_transform=0.1), stolen=0.0)
     stolen = one_change([quiet], [run_of(job(8.5, slow_transform=0.235), stolen=0.3)])
     assert (stolen.answer, stolen.jobs[0].noise[0].kind) == (UNDECIDED, "steal")
+
+
+def test_stolen_time_and_lower_clocks_disturb_a_job_without_a_ledger() -> None:
+    """Nothing splits its step, so all of the change may be theirs; a CPU of which a third is stolen takes one and a half times as long."""
+    quiet, after = run_of(JobRun([10.0] * 10, steps=1000.0), stolen=0.0, clock_mhz=1980.0), JobRun([7.2] * 10, steps=1000.0)
+    stolen = one_change([quiet], [run_of(after, stolen=1 / 3, clock_mhz=1980.0)])
+    assert (stolen.answer, [one.kind for one in stolen.jobs[0].noise]) == (UNDECIDED, ["steal"])
+    assert stolen.jobs[0].noise[0].change_pct == pytest.approx(38.9, abs=0.1)
+    slow = one_change([quiet], [run_of(after, stolen=0.0, clock_mhz=1600.0)])
+    assert (slow.answer, [one.kind for one in slow.jobs[0].noise]) == (SLOWER, ["clocks"])
+    assert one_change([quiet], [run_of(after, stolen=0.1, clock_mhz=1980.0)]).answer == SLOWER, "much more than was stolen"
+
+
+def test_runs_of_two_models_on_both_sides_are_no_comparison() -> None:
+    old, new = (msgspec.structs.replace(run_of(job(pace)), gpus=(gpu,)) for pace, gpu in ((8.0, "A100"), (10.0, "H100")))
+    assert one_change([new, new, old], [new, old, old]).answer == UNDECIDED
+
+
+def test_runs_of_unequal_lengths_are_told() -> None:
+    short, long = JobRun([10.0] * 10, steps=200.0), JobRun([10.0] * 10, steps=6000.0)
+    found = one_change([run_of(short)], [run_of(long), run_of(short)])
+    assert found.differs[0].startswith("seconds of steps: 20 before, 20 to 600 after")
+    assert found.answer == NOT_SLOWER
+    assert one_change([run_of(short)], [run_of(short)]).differs == []
 
 
 def test_another_gpu_is_no_comparison_and_another_host_is_told() -> None:
