@@ -3,13 +3,15 @@ mounts, numbers of files, workers.
 
 Which process moves what over a network no file of /proc has, so there it is the interface that is named, and only where it carries more.
 A change is never called a cause here. Each has the causes to which it could lead by a known mechanism, and is listed by how much of the
-ledger's rise these causes have: `HostChange.explains`.
+ledger's rise these causes have: `HostChange.explains`. One that makes things easier (a limit that is lifted, a process that takes CPUs no
+longer) explains no rise. Of processes that do one thing at once, each explains by its own part of it. Those of one name are one change.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
+from math import inf
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -18,11 +20,11 @@ from gputop.findings import policy
 from gputop.findings.runs import FILES_MOVE
 from gputop.findings.sentence import Sentence, filled
 from gputop.model.board import Board
-from gputop.model.machine import FileSystem, Nic
+from gputop.model.machine import FileSystem, Nic, parse_cpus
 from gputop.system.text import clean, counted
 
 EACH_NS = 950_000_000  # ns between two looks; what is looked at is read once a second at most
-MOST_KEPT = 256  # changes that are remembered: a quarter of an hour's, of a busy machine (a choice)
+MOST_KEPT = 256  # changes of a kind that are remembered: a quarter of an hour's, of a busy machine (a choice)
 TAKES_BYTES_PER_S = 20_000_000  # of a disk, from which a process takes some of it; of the CPUs, half of one (a choice)
 RESTS_NS = 6_000_000_000  # ns without, after which it has ended to
 LEVEL_NS = 10_000_000_000  # ns over which a clock and a rate are looked at together: several steps of most jobs (a choice)
@@ -38,7 +40,7 @@ _WAYS: Mapping[str, tuple[str, ...]] = {
     "NVLinks": ("straggler-rank", "comm-fallback", "slow-wire"), "MIG": ("gpu-shared", "undersized-work"),
     "CPU quota": ("cgroup-throttle", "cpu-contention"), "CPU set": ("affinity", "cpu-contention", "numa-remote"),
     "CPU mask": ("affinity", "cpu-contention", "numa-remote"), "memory limit": ("memory-pressure", "disk-io"),
-    "read limit": ("disk-io",), "workers": ("too-few-workers", "worker-oversubscription", "slow-transform", "worker-respawn"),
+    "read limit": ("disk-io",), "workers": ("too-few-workers", "slow-transform", "worker-respawn"),
     "mounts": ("disk-io", "network-io"), "network link": ("network-io", "slow-wire", "comm-fallback"),
     "online CPUs": ("cpu-contention", "slow-transform", "too-few-workers"), "scheduling policy": ("cpu-contention",),
     "SM clock": ("gpu-throttle",), "network": _NETWORK, "files": ("disk-io", "network-io"),
@@ -47,8 +49,19 @@ _WAYS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Kind of a change, or of a setting that differs between runs -> causes to which it can lead. A kernel, a driver and a package have none
 that is known, so nothing is ascribed to them."""
+_MORE_WORKERS = ("worker-oversubscription", "worker-respawn", "memory-pressure")
 _LASTS = ("power limit", "clock limit", "PCIe lanes", "PCIe generation", "NVLinks", "MIG", "online CPUs", "network link", "mounts", "files")
 """Kinds whose subjects stay, so that a value which is unreadable for a while can be compared again."""
+
+
+class Doer(NamedTuple):
+    """The processes of one name behind a change."""
+
+    name: str
+    pid: int  # of one of them
+    processes: int
+    much: float  # CPUs or bytes a second, of all
+    most: float  # of one
 
 
 class HostChange(NamedTuple):
@@ -57,7 +70,8 @@ class HostChange(NamedTuple):
     t_ns: int
     kind: str
     words: Sentence
-    ways: tuple[str, ...]
+    ways: tuple[str, ...]  # none of what makes things easier
+    doer: Doer | None = None  # None: a setting
 
     def explains(self, rise: Mapping[str, float]) -> float:
         """Share of the ledger's ``rise`` (cause -> more of the GPU time) that its causes have, 0 to 1."""
@@ -70,9 +84,55 @@ def explained(ways: Iterable[str], rise: Mapping[str, float]) -> float:
     return sum(max(0.0, rise.get(cause, 0.0)) for cause in ways) / whole if whole > 0.0 else 0.0
 
 
-def ways_of(setting: str) -> tuple[str, ...]:
+def by_explained(found: Iterable[HostChange], rise: Mapping[str, float], since_ns: int) -> list[HostChange]:
+    """Changes by how much of the ledger's ``rise`` each could have led to, processes by their part of what those of their kind took; then
+    the nearest first."""
+    changes, whole = [*found], defaultdict[tuple[str, tuple[str, ...]], float](float)
+    for one in changes:
+        if one.doer is not None:
+            whole[one.kind, one.ways] += one.doer.much
+
+    def order(one: HostChange) -> tuple[float, float, int]:
+        share = one.explains(rise)
+        part = 1.0 if one.doer is None else one.doer.much / (whole[one.kind, one.ways] or 1.0)
+        return -round(share * part, 2), -round(share, 2), abs(one.t_ns - since_ns)
+
+    return sorted(changes, key=order)
+
+
+def ways_of(setting: str, then: str, now: str) -> tuple[str, ...]:
     """Causes to which another value of a setting can lead: ``power limit, W``, ``files on /data``."""
-    return _WAYS.get(setting.partition(",")[0].partition(" on ")[0], ())
+    return _ways(setting.partition(",")[0].partition(" on ")[0], *(_number(one) for one in (then, now)))
+
+
+def _number(text: str) -> Any:
+    return inf if text == "none" else float(text) if text.replace(".", "", 1).isdecimal() else text
+
+
+def _ways(kind: str, before: Any, now: Any) -> tuple[str, ...]:
+    """Causes to which a value can lead that was another one before; none if it makes things easier."""
+    if _is_easier(kind, before, now):
+        return ()
+    return _MORE_WORKERS if kind == "workers" and now > before else _WAYS.get(kind, ())
+
+
+_MORE_IS_EASIER = ("power limit", "clock limit", "PCIe lanes", "PCIe generation", "NVLinks", "online CPUs", "SM clock", "CPU quota",
+                   "memory limit", "read limit", "CPUs")  # fmt: skip
+_LESS_IS_EASIER = ("files", "CPUs that others take")
+_NO_LIMIT = ("CPU quota", "memory limit", "read limit")  # kinds of which 0 is none
+
+
+def _is_easier(kind: str, before: Any, now: Any) -> bool:
+    """True if a value makes things easier than the one before, for all that is known."""
+    if kind in ("CPU mask", "CPU set") and isinstance(before, str) and isinstance(now, str):
+        return not now or bool(before and parse_cpus(before) < parse_cpus(now))
+    if kind == "network link" and isinstance(now, tuple):
+        return None not in (*before, *now) and all(new >= old for old, new in zip(before, now, strict=True))
+    if not all(isinstance(one, (int, float)) for one in (before, now)):
+        return False
+    if kind in _NO_LIMIT:
+        before, now = before or inf, now or inf
+    return bool(now > before if kind in _MORE_IS_EASIER else now < before if kind in _LESS_IS_EASIER else False)
 
 
 class _Busy(NamedTuple):
@@ -112,7 +172,7 @@ class Changes:
         self._busy: dict[tuple[str, int], _Busy] = {}  # (kind, pid)
         self._logged: set[tuple[str, int]] = set()  # takers that are in the log
         self._due_ns = self._begun_ns = 0
-        self._log: deque[HostChange] = deque(maxlen=MOST_KEPT)
+        self._log: dict[tuple[str, bool], deque[HostChange]] = {}  # by kind, and whether it could lead to anything
         self._moved: dict[int, tuple[int, int]] = {}  # pid of a stranger -> (t_ns, bytes moved)
         self._levels: dict[tuple[str, Any], _Level] = {}  # (kind, subject)
         self._carried: dict[str, tuple[int, int]] = {}  # interface -> (t_ns, bytes both ways)
@@ -128,14 +188,37 @@ class Changes:
             if before is not None and key[0] == "files" and abs(value - before) <= FILES_MOVE * before:
                 now[key] = before  # a number that grows slowly changes when it has grown by so much
             elif before is not None and before != value:
-                self._log += [HostChange(board.t_ns, key[0], words, _WAYS[key[0]]) for words in _words(*key, before, value)]
+                for words, ways in _told(*key, before, value):
+                    self._keep(HostChange(board.t_ns, key[0], words, ways))
         self._seen = {key: value for key, value in self._seen.items() if key[0] in _LASTS} | now
         self._note_busy(board, facts)
         self._note_levels(board, facts)
 
     def between(self, start_ns: int, end_ns: int) -> list[HostChange]:
         """Changes in a stretch, oldest first."""
-        return sorted(one for one in self._log if start_ns <= one.t_ns <= end_ns)
+        found = (one for kept in self._log.values() for one in kept if start_ns <= one.t_ns <= end_ns)
+        return sorted(found, key=lambda one: (one.t_ns, one.kind, one.words))
+
+    def _keep(self, one: HostChange) -> None:
+        """Remember a change, together with those of the same name that do the same at about that time. What comes and goes by the hundred
+        leaves the others of its time remembered."""
+        kept = self._log.setdefault((one.kind, bool(one.ways)), deque(maxlen=MOST_KEPT))
+        for i in range(len(kept) - 1, -1, -1) if one.doer is not None else ():
+            other = kept[i]
+            if abs(other.t_ns - one.t_ns) > LEVEL_NS:
+                break
+            if other.doer is not None and one.doer is not None and other.doer.name == one.doer.name:
+                first, then = other.doer, one.doer
+                both = first._replace(
+                    processes=first.processes + then.processes, much=first.much + then.much, most=max(first.most, then.most),
+                )  # fmt: skip
+                kept[i] = other._replace(words=_did(other.kind, both, not other.ways), doer=both)
+                return
+        kept.append(one)
+
+    def _keep_doer(self, t_ns: int, key: tuple[str, int], one: _Busy, has_ended: bool) -> None:
+        doer = Doer(one.name, key[1], 1, one.most, one.most)
+        self._keep(HostChange(t_ns, key[0], _did(key[0], doer, has_ended), () if has_ended else _WAYS[key[0]], doer))
 
     def _note_busy(self, board: Board, facts: WalkedFacts) -> None:
         family = facts.family
@@ -147,12 +230,12 @@ class Changes:
             self._busy[key] = _Busy(name, first_ns, board.t_ns, max(much, most))
             if before is not None and key not in self._logged and before.first_ns > self._begun_ns + policy.WINDOW_NS:
                 self._logged.add(key)
-                self._log.append(HostChange(first_ns - policy.WINDOW_NS // 2, key[0], _began(key, self._busy[key]), _WAYS[key[0]]))
+                self._keep_doer(first_ns - policy.WINDOW_NS // 2, key, self._busy[key], has_ended=False)
         for key, one in list(self._busy.items()):
             if board.t_ns - one.last_ns >= RESTS_NS:
                 del self._busy[key]
                 self._logged.discard(key)
-                self._log.append(HostChange(one.last_ns, key[0], _ended(key, one), _WAYS[key[0]]))
+                self._keep_doer(one.last_ns, key, one, has_ended=True)
 
     def _note_levels(self, board: Board, facts: WalkedFacts) -> None:
         """Clocks of GPUs at work, and what interfaces carry."""
@@ -170,7 +253,7 @@ class Changes:
             if is_change:
                 level.usual = now
                 words = filled(_LEVELS[key[0]], *_numbers(key, now, before))
-                self._log.append(HostChange(board.t_ns - LEVEL_NS, key[0], words, _WAYS[key[0]]))
+                self._keep(HostChange(board.t_ns - LEVEL_NS, key[0], words, _ways(key[0], before, now)))
 
     def _rates(self, board: Board) -> Iterator[tuple[str, float]]:
         """(interface, bytes a second both ways since the last look) of those with a link."""
@@ -204,16 +287,25 @@ def _numbers(key: tuple[str, Any], now: float, before: float) -> tuple[Any, floa
     return (clean(str(key[1]), 32), now / 1e6, before / 1e6) if key[0] == "network" else (key[1], now, before)
 
 
-def _began(key: tuple[str, int], one: _Busy) -> Sentence:
-    if key[0] == "taker":
-        return filled("{} ({}) began to take {:.1f} CPUs", one.name, key[1], one.most)
-    return filled("{} ({}) began to move {:.0f} MB/s to or from storage", one.name, key[1], one.most / 1e6)
+def _did(kind: str, doer: Doer, has_ended: bool) -> Sentence:
+    """Words for what processes of one name began to take or move, or no longer do."""
+    alone, several = _DOES[kind, has_ended]
+    most = doer.most if kind == "taker" else doer.most / 1e6
+    return filled(alone, doer.name, doer.pid, most) if doer.processes == 1 else filled(several, doer.processes, doer.name, most)
 
 
-def _ended(key: tuple[str, int], one: _Busy) -> Sentence:
-    if key[0] == "taker":
-        return filled("{} ({}) took {:.1f} CPUs no longer", one.name, key[1], one.most)
-    return filled("{} ({}) moved {:.0f} MB/s to or from storage no longer", one.name, key[1], one.most / 1e6)
+_DOES = {
+    ("taker", False): ("{} ({}) began to take {:.1f} CPUs", "{:d} processes {} began to take up to {:.1f} CPUs each"),
+    ("taker", True): ("{} ({}) took {:.1f} CPUs no longer", "{:d} processes {} took up to {:.1f} CPUs each no longer"),
+    ("disk", False): (
+        "{} ({}) began to move {:.0f} MB/s to or from storage", "{:d} processes {} began to move up to {:.0f} MB/s each to or from storage",
+    ),
+    ("disk", True): (
+        "{} ({}) moved {:.0f} MB/s to or from storage no longer",
+        "{:d} processes {} moved up to {:.0f} MB/s each to or from storage no longer",
+    ),
+}  # fmt: skip
+"""(kind, whether it has ended) -> words for one process, words for several."""
 
 
 def _settings(board: Board, facts: WalkedFacts) -> Iterator[tuple[tuple[str, Any], Any]]:
@@ -256,8 +348,16 @@ def _settings(board: Board, facts: WalkedFacts) -> Iterator[tuple[tuple[str, Any
                 yield ("files", one.path), one.files
 
 
+def _told(kind: str, subject: Any, before: Any, now: Any) -> Iterator[tuple[Sentence, tuple[str, ...]]]:
+    """(sentence that names what changed, with its value now and before; causes to which it can lead)."""
+    if kind == "gpu process":
+        yield from ((filled("process {} came to GPU {}", pid, subject), _WAYS[kind]) for pid in sorted(now - before)[:4])
+        yield from ((filled("process {} left GPU {}", pid, subject), ()) for pid in sorted(before - now)[:4])
+        return
+    yield from ((words, _ways(kind, before, now)) for words in _words(kind, subject, before, now))
+
+
 def _words(kind: str, subject: Any, before: Any, now: Any) -> Iterator[Sentence]:
-    """Sentences that name what changed, with its value now and before."""
     if kind in _PLAIN:
         yield filled(_PLAIN[kind], subject, now, before)
     elif kind in _OF_GROUP:
@@ -265,9 +365,6 @@ def _words(kind: str, subject: Any, before: Any, now: Any) -> Iterator[Sentence]
         yield filled(template, clean(str(subject), 64), *(filled(none) if not one else _shown(kind, one) for one in (now, before)))
     elif kind == "MIG":
         yield filled("MIG of GPU {} was switched {}", subject, "on" if now else "off")
-    elif kind == "gpu process":
-        yield from (filled("process {} came to GPU {}", pid, subject) for pid in sorted(now - before)[:4])
-        yield from (filled("process {} left GPU {}", pid, subject) for pid in sorted(before - now)[:4])
     elif kind == "workers":
         yield filled("process {} has {} instead of {}", subject, counted(now, "worker"), before)
     elif kind == "online CPUs":

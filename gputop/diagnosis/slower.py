@@ -18,7 +18,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from gputop.diagnosis import runpace
-from gputop.diagnosis.changed import LEAST_FILES, Changes, explained, ways_of
+from gputop.diagnosis.changed import LEAST_FILES, Changes, by_explained, explained, ways_of
 from gputop.diagnosis.facts.points import Counted
 from gputop.diagnosis.incidents import Incidents, begun
 from gputop.diagnosis.runpace import Markers, Pace
@@ -482,7 +482,8 @@ def _numbers(one: _WatchedRun, slower: intervals.Interval) -> Iterator[Evidence]
         yield Evidence("step_before_ms", round(1000 * change.before_s, 3), "ms", "a step before that moment")
         yield Evidence("step_ms", round(1000 * change.after_s, 3), "ms", "a step since then")
     if change is not None:
-        yield Evidence("since_s", round((change.high_s - change.low_s) / 2, 1), "s", "to either side, within which the moment lies")
+        half_s = max(change.high_s - change.since_s, change.since_s - change.low_s)
+        yield Evidence("since_s", round(half_s, 1), "s", "to either side, within which the moment lies")
     if usual is not None:
         text = filled("a step in its last {} runs, at the same time of theirs", usual.runs)
         yield Evidence("usual_step_ms", round(usual.usual_ms, 3), "ms", text)
@@ -503,16 +504,23 @@ def _listed(one: _WatchedRun, usual: Usual | None, rise: Mapping[str, float], ch
     if one.change is not None:
         since_ns = int(one.change.since_s * 1e9)
         low_ns, high_ns = (int(at * 1e9) for at in (one.change.low_s, one.change.high_s))
-        near = changes.between(min(low_ns, since_ns - NEAR_NS), max(high_ns, since_ns + NEAR_NS))
-        near.sort(key=lambda found: (-round(found.explains(rise), 2), abs(found.t_ns - since_ns)))
-        for found in near[:MOST_LISTED]:
-            yield _changed(found.explains(rise), _when((found.t_ns - since_ns) / 1e9) + found.words)
+        found = by_explained(changes.between(min(low_ns, since_ns - NEAR_NS), max(high_ns, since_ns + NEAR_NS)), rise, since_ns)
+        for each in found[:MOST_LISTED]:
+            yield _changed(each.explains(rise), _when((each.t_ns - since_ns) / 1e9) + each.words)
+        yield from _not_listed(len(found))
     elif usual is not None:
         run = one.row(board.header.unix_ns_of(board.t_ns) / 1e9, None)
-        differ = [(explained(ways_of(what), rise), what, then, now) for what, then, now in runs.differences(run, usual.last)]
+        differ = [(explained(ways_of(what, then, now), rise), what, then, now) for what, then, now in runs.differences(run, usual.last)]
         differ.sort(key=lambda found: -round(found[0], 2))
         for share, what, then, now in differ[:MOST_LISTED]:
             yield _changed(share, filled("since its last run that was not slower: {} {} instead of {}", what, now, then))
+        yield from _not_listed(len(differ))
+
+
+def _not_listed(count: int) -> Iterator[Evidence]:
+    """How many changes there are besides those that are listed."""
+    if count > MOST_LISTED:
+        yield Evidence("changed_besides", float(count - MOST_LISTED), "", "changes besides, which explain no more than the last of these")
 
 
 def _changed(share: float, words: Sentence) -> Evidence:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gputop.diagnosis.changed import HostChange
+from gputop.diagnosis.changed import MOST_KEPT, Doer, HostChange, by_explained, ways_of
 from gputop.findings.sentence import filled
 from gputop.model.frame import FileSystem, Hardware, NetSample
 from tests.unit.diagnosis.scene import Proc, Scene, training
@@ -121,3 +121,73 @@ def test_a_link_that_is_slower_at_work_is_a_change() -> None:
     scene.play(33, 1.0)
     scene.gpus[0]["pcie_gen"] = 3
     assert "the PCIe link of GPU 0 has generation 3 instead of 5" in [one.words for one in seen(scene.play(40, 1.0))]
+
+
+EASIER: dict[str, Callable[[Scene], object]] = {
+    "power": lambda scene: scene.gpus[0].update(power_limit_w=800.0),
+    "lanes": lambda scene: scene.gpus[0].update(pcie_width=32),
+    "quota": lambda scene: scene.cgroups[GROUP].update(quota_cpus=None),
+    "memory": lambda scene: scene.cgroups[GROUP].update(mem_limit_bytes=128 << 30),
+    "mask": lambda scene: scene.procs[100].info.update(cpus_allowed="0-7"),
+    "files": lambda scene: scene.gauges.update(hardware=disk(files=50_000)),
+}
+
+
+@pytest.mark.parametrize("name", EASIER)
+def test_what_makes_things_easier_is_seen_and_explains_nothing(name: str) -> None:
+    scene = machine()
+    EASIER[name](scene)
+    found = seen(scene.play(8, 1.0))
+    assert found
+    assert {one.ways for one in found} == {()}
+
+
+def test_a_process_that_takes_no_more_explains_nothing() -> None:
+    scene = machine().add(Proc(900, comm="backup", cmdline=["backup"], run=2.0)).play(8, 1.0)
+    began, ended = seen(scene.drop(900).play(14, 1.0))
+    rise = {"cpu-contention": 0.2}
+    assert (began.explains(rise), ended.explains(rise)) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(("setting", "then", "now", "has_ways"), [
+    ("power limit, W", "700", "400", True), ("power limit, W", "400", "700", False), ("power limit, W", "400 400", "700 400", True),
+    ("CPU quota", "none", "4", True), ("CPU quota", "4", "none", False), ("files on /data", "1000", "9000", True),
+    ("files on /data", "9000", "1000", False), ("CPUs that others take", "3", "0", False), ("CPU mask", "0-3", "0-7", False),
+    ("CPU mask", "0-7", "0-3", True), ("workers", "2", "4", True), ("kernel", "6.1", "6.8", False),
+])  # fmt: skip
+def test_another_setting_than_before_leads_to_something_in_one_direction(setting: str, then: str, now: str, has_ways: bool) -> None:
+    assert bool(ways_of(setting, then, now)) == has_ways
+
+
+def test_more_workers_lead_to_other_causes_than_fewer() -> None:
+    assert set(ways_of("workers", "2", "4")).isdisjoint({"too-few-workers"})
+    assert "too-few-workers" in ways_of("workers", "4", "2")
+
+
+def test_changes_are_in_order_of_what_they_explain_and_processes_of_their_part() -> None:
+    def change(kind: str, cause: str, t_ns: int, doer: Doer | None = None) -> HostChange:
+        return HostChange(t_ns, kind, filled("{}", kind), (cause,), doer)
+
+    small, large = (change("taker", "cpu-contention", 0, Doer(name, 9, 1, cpus, cpus)) for name, cpus in (("small", 0.5), ("large", 7.5)))
+    disk_ = change("disk", "disk-io", 0, Doer("cp", 9, 1, 1e8, 1e8))
+    cap, kernel = change("power limit", "gpu-throttle", 5), change("x", "y", 0)
+    rise = {"cpu-contention": 0.06, "disk-io": 0.03, "gpu-throttle": 0.01, "pause": -0.1}
+    assert by_explained([kernel, small, cap, disk_, large], rise, 0) == [large, disk_, cap, small, kernel]
+    assert by_explained([cap, kernel], {}, 0) == [kernel, cap], "nothing has risen: the nearest first"
+
+
+def test_a_limit_is_remembered_beside_processes_that_come_and_go_by_the_hundred() -> None:
+    scene, doing = machine(), {"run": 0.1, "write_bytes": 80_000_000}
+    scene.gpus[0]["power_limit_w"] = 400.0
+    for i in range(300):
+        scene.add(Proc(1000 + i, comm=f"job{i}", cmdline=[f"job{i}"], **doing))
+    for i in range(100):
+        scene.add(Proc(2000 + i, comm="cc1plus", cmdline=["cc1plus"], **doing))
+    scene.play(5, 1.0)
+    scene.drop(*range(1000, 1300), *range(2000, 2100)).play(9, 1.0)
+    found = seen(scene)
+    assert "GPU 0 may draw 400 W instead of 700" in [one.words for one in found]
+    told = {one.words: one for one in found if one.doer is not None and one.doer.name == "cc1plus"}
+    began, ended = "100 processes cc1plus began to move up to 80 MB/s each", "100 processes cc1plus moved up to 80 MB/s each"
+    assert [*told] == [f"{began} to or from storage", f"{ended} to or from storage no longer"]
+    assert len(found) <= 2 * MOST_KEPT + 1

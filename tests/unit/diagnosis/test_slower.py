@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from gputop.cli import main
+from gputop.diagnosis.slower import MOST_LISTED
 from gputop.findings.runs import Run, arguments_of, differences
 from gputop.findings.trouble import costs_time, notice
 from gputop.findings.verdict import SLOWER, Incident
@@ -166,6 +167,22 @@ def test_what_changed_then_is_listed_and_never_called_the_cause() -> None:
     assert any("backup.sh (900) began to take" in text for text in listed)
     assert one.culprits == []
     assert [changes(other) for other in told(slowed(0.2))] == [[]]
+
+
+def test_of_two_hundred_changes_of_that_minute_those_are_listed_that_explain_most() -> None:
+    def much(scene: Scene) -> None:
+        scene.gpus[0] |= {"power_limit_w": 400.0, "util_pct": 60.0}
+        for pid in (101, 102):
+            scene.procs[pid].wait = 0.7
+        scene.add(Proc(900, comm="stress", cmdline=["stress"], run=30.0))
+        for i in range(200):
+            scene.add(Proc(1000 + i, comm=f"job{i}", cmdline=[f"job{i}"], run=0.1, write_bytes=80_000_000))
+
+    [one] = told(slowed(0.4, happens=much))
+    listed = changes(one)
+    assert len(listed) == MOST_LISTED
+    assert "stress (900) began" in listed[0], listed
+    assert numbers(one)["changed_besides"] == pytest.approx(202 - MOST_LISTED, abs=2)
 
 
 def test_a_change_long_before_is_not_listed() -> None:
