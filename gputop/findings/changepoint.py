@@ -5,13 +5,19 @@ mean step. A change is a level that
 
 * lasts until now, for `LASTS_S` at least: a checkpoint or an evaluation ends;
 * stands above nearly all points before it: what comes back after a faster evaluation, or after a warm-up, was there before;
-* is no slope: lines of one slope on both sides of the moment still leave a jump, as growing sequences do not;
+* is no slope: lines of one slope on both sides of the moment still leave a jump, as growing sequences do not, also where the moment is at
+  an end of its interval;
 * is no greater work: where the bytes that a step copies to the GPU grow along, the batch or its sequences did.
 
 Points that are far from their running median are first replaced by it: a checkpoint in each fifth point moves no level. Candidates are the
-largest differences of the means of two neighbouring stretches (a moving-sum statistic); the moment is then the least-squares split around
-one. Its interval of 95 % is 11 (s / d)^2 + 1 points to each side (Bai 1997; s: standard deviation by the spread of means of batches,
-d: the change).
+largest differences of the means of two neighbouring stretches (a moving-sum statistic).
+
+The moment is then looked for around a candidate, by the points as they were: each has its chance at the level before and at that after it,
+and a point that is far from both, such as a long step or a part of an evaluation, has the same chance at either, so it moves no moment. A
+point with the moment in it lies between the levels. The chances of neighbours that are alike count for less, by the variance of means of
+batches. The moment is the median of the probability that this gives to each time. Its interval has 95 % of it, and half a point besides,
+for no reading is nearer. What time a run stood still is left out together with the readings around it, in which it stood still for a part
+that is not known.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from itertools import accumulate, groupby, pairwise
-from math import ceil, exp, log, sqrt
+from math import ceil, exp, log, pi, sqrt
 from operator import attrgetter
 from statistics import fmean, median
 from typing import NamedTuple
@@ -46,12 +52,14 @@ STEEP = 3.0  # standard errors from which a slope is one
 _NEARBY, _LEAST_NEARBY, _NEARBY_S = 41, 9, 164.0  # points of the running median, twice as many as the longest excursion that it removes;
 # and at least; and seconds, at most: points of a clock that is seldom read are as long as an evaluation themselves
 _FEW = 7  # points of the running median by which a point's side is decided
-_FEWEST = 3  # and of the one without single long points, which stand on the wrong side of a moment
 _STANDS, _SEEN_S = 2.0, 1.0  # steps without which a run stands still, and seconds besides, at least, for readings' own times
 _FAR, _COUNTED = 4.0, 0.3  # standard deviations that are far; steps, standard deviation of a mean of counts of whole steps
 _LEAST_NOISE = 0.005  # standard deviation of a point, at least, as a relative time
 _CANDIDATES = 3  # moments that are tried
-_BAI = 11.0  # see above
+_LEAST_ASIDE = 5  # points to each side of a moment, at least
+_ANYTHING = 0.05  # share of points that are anything: a long step, a part of an evaluation (guess)
+_WITHIN = (0.0, 0.25, 0.5, 0.75)  # parts of a point at which a moment may lie
+_ROOT = sqrt(2.0 * pi)
 
 
 class StepCount(NamedTuple):
@@ -70,6 +78,7 @@ class Point(NamedTuple):
     log_s: float  # logarithm of the mean seconds of a step
     log_work: float | None = None  # logarithm of the mean work of a step
     steps: float = LEAST_STEPS
+    inner_s: tuple[float, ...] = ()  # where its parts begin, if the run stood still within it; see `_WITHIN`
 
 
 class PaceChange(Struct, frozen=True):
@@ -93,7 +102,14 @@ def points_of(readings: Sequence[StepCount], least_s: float = LEAST_POINT_S) -> 
     moving, own = _without_stalls(readings, points)
     points = _points(moving, _EVEN * median(one.end_s - one.start_s for one in points))
     clock = _Clock([one.t_s for one in moving], own)
-    return [one._replace(start_s=clock.at(one.start_s), end_s=clock.at(one.end_s)) for one in points]
+    return [
+        one._replace(start_s=clock.at(one.start_s), end_s=clock.at(one.end_s), inner_s=(*map(clock.at, _parts_s(one)),)) for one in points
+    ]
+
+
+def _parts_s(point: Point) -> tuple[float, ...]:
+    """Times at which the parts of a point begin."""
+    return point.inner_s or tuple(point.start_s + share * (point.end_s - point.start_s) for share in _WITHIN)
 
 
 def _points(readings: Sequence[StepCount], least_s: float) -> list[Point]:
@@ -115,24 +131,36 @@ def _points(readings: Sequence[StepCount], least_s: float) -> list[Point]:
 
 
 def _without_stalls(readings: Sequence[StepCount], points: Sequence[Point]) -> tuple[list[StepCount], list[float]]:
-    """(the readings by a clock that leaves out what time the run stands still, as at a checkpoint or an evaluation without steps; their own
-    times). Steps that are as slow as those of the next minute are slow, and no stall."""
+    """(the readings without what time the run stands still, as at a checkpoint or an evaluation without steps, from the reading before to
+    the one behind, and without the steps between these; their own times). Steps that are as slow as those of the next minute are slow, and
+    no stall."""
     smooth, beside = _running_median([one.log_s for one in points], _NEARBY), _NEARBY // 2
-    moving, own, stood_s, i = list[StepCount](), list[float](), 0.0, 0
+    moving, own, i = list[StepCount](), list[float](), 0
+    cut = StepCount(0.0, 0.0, 0.0)  # what the stalls so far had of time, steps and work
     seen_s = max(_SEEN_S, 2 * median(b.t_s - a.t_s for a, b in pairwise(readings)))
     for _, group in groupby(readings, key=attrgetter("steps")):
         alike = list(group)
-        since_s = alike[0].t_s
+        first, since_s = alike[0], alike[0].t_s
         while i < len(points) - 1 and points[i].end_s < since_s:
             i += 1
         usual_s = exp(max(smooth[max(0, i - beside)], smooth[min(len(points) - 1, i + beside)]))
-        if own and (still_s := since_s - own[-1]) > _STANDS * usual_s + seen_s:
-            stood_s += still_s - usual_s
+        if own and since_s - own[-1] > _STANDS * usual_s + seen_s:
+            if len(own) > 1:
+                del moving[-1], own[-1]
+            last = moving[-1]
+            work = None if first.work is None or last.work is None else first.work - last.work
+            cut = StepCount(since_s - last.t_s, first.steps - last.steps, work)
         if alike[-1].t_s - since_s > _STANDS * usual_s + _SEEN_S:
             alike = alike[:1]
-        moving += [one._replace(t_s=one.t_s - stood_s) for one in alike]
+        moving += [_without(one, cut) for one in alike]
         own += [one.t_s for one in alike]
     return moving, own
+
+
+def _without(one: StepCount, cut: StepCount) -> StepCount:
+    """A reading as it would be without what was cut out."""
+    work = None if one.work is None or cut.work is None else one.work - cut.work
+    return StepCount(one.t_s - cut.t_s, one.steps - cut.steps, work)
 
 
 class _Clock(NamedTuple):
@@ -165,7 +193,7 @@ def find(points: Sequence[Point], least: float = LEAST_CHANGE) -> PaceChange | N
         return None
     logs = _cleaned(points, max(_LEAST_NEARBY, min(_NEARBY, int(_NEARBY_S / point_s) | 1)))
     for k in _candidates(logs, width):
-        if (found := _judged(points, logs, _split(points, logs, k, width), width, least)) is not None:
+        if (found := _judged(points, logs, _moment(points, logs, k, width), width, least)) is not None:
             return found
     return None
 
@@ -183,23 +211,75 @@ def _candidates(logs: Sequence[float], width: int) -> list[int]:
     return found
 
 
-def _split(points: Sequence[Point], logs: Sequence[float], k: int, width: int) -> int:
-    """The least-squares place of the rise within ``width`` of ``k``, by the points as they were but for single long ones, each within the
-    two levels: near a rise the longer running median is of either."""
+class _Moment(NamedTuple):
+    """A moment, with its interval; ``k``: the point that begins next to it."""
+
+    k: int
+    since_s: float
+    low_s: float
+    high_s: float
+
+
+def _moment(points: Sequence[Point], logs: Sequence[float], k: int, width: int) -> _Moment:
+    """The moment of the rise within ``width`` points of ``k``; see above."""
     start, end, near = max(0, k - width), min(len(logs), k + width), width // 3
     below, above = median(logs[start : k - near]), median(logs[k + near : end])
-    part = [min(max(one, below), above) for one in _running_median([one.log_s for one in points], _FEWEST)[start:end]]
-    sums, least = [0.0, *accumulate(part)], max(3, LEAST_POINTS // 3)
+    part, own = points[start:end], [one.log_s for one in points[start:end]]
+    rests = [*(one - below for one in own[: k - near - start]), *(one - above for one in own[k + near - start :])]
+    noise = max(_LEAST_NOISE, 1.4826 * median(map(abs, rests)))
+    errors = [max(noise, _COUNTED / one.steps) for one in part]
+    before, after = ([_chance(one, level, error) for one, error in zip(own, errors, strict=True)] for level in (below, above))
+    sums = [0.0, *accumulate(one - other for one, other in zip(before, after, strict=True))]  # of a moment behind so many points
+    times, likely = list[float](), list[float]()
+    for i in range(_LEAST_ASIDE, len(part) - _LEAST_ASIDE):
+        for share, t_s in zip(_WITHIN, _parts_s(part[i]), strict=True):
+            chance = sums[i - 1]
+            for j, after_share in ((i - 1, _after(share + 0.5)), (i, _after(share - 0.5)), (i + 1, _after(share - 1.5))):
+                chance += _chance(own[j], below + (above - below) * after_share, errors[j]) - after[j]
+            times.append(t_s)
+            likely.append(chance)
+    weight, aside = _independent(rests, noise), (1.0 - intervals.SURE) / 2
+    low_s, since_s, high_s = _quantiles(times, [weight * one for one in likely], [aside, 0.5, 1.0 - aside])
+    half_s = median(one.end_s - one.start_s for one in part) / 2
+    nearest = min(range(_LEAST_ASIDE, len(part) - _LEAST_ASIDE + 1), key=lambda i: abs(part[i].start_s - since_s))
+    return _Moment(start + nearest, since_s, low_s - half_s, high_s + half_s)
 
-    def explained(i: int) -> float:
-        lower, upper = sums[i] / i, (sums[-1] - sums[i]) / (len(part) - i)
-        return (upper - lower) * abs(upper - lower) * i * (len(part) - i)
 
-    return start + max(range(least, len(part) - least + 1), key=explained)
+def _independent(rests: Sequence[float], noise: float) -> float:
+    """Share of independent values among neighbours that are alike, by the spread of means of batches; those that are far left out."""
+    lasting = intervals.level([one if abs(one) <= _FAR * noise else 0.0 for one in rests])
+    return 1.0 if lasting is None else noise**2 / max(noise**2, lasting.error2 * len(rests))
 
 
-def _judged(points: Sequence[Point], logs: Sequence[float], k: int, width: int, least: float) -> PaceChange | None:
+def _quantiles(times: Sequence[float], likely: Sequence[float], wanted: Sequence[float]) -> list[float]:
+    """Times before which the moment is with so much of the probability, of which ``likely`` has the logarithms. Each time stands for the
+    time about it."""
+    edges = [times[0], *((a + b) / 2 for a, b in pairwise(times)), times[-1]]
+    most = max(likely)
+    mass = [0.0, *accumulate((b - a) * exp(one - most) for (a, b), one in zip(pairwise(edges), likely, strict=True))]
+    found = list[float]()
+    for share in wanted:
+        i = min(len(times) - 1, max(0, bisect_left(mass, share * mass[-1]) - 1))
+        part = (share * mass[-1] - mass[i]) / (mass[i + 1] - mass[i]) if mass[i + 1] > mass[i] else 0.5
+        found.append(edges[i] + part * (edges[i + 1] - edges[i]))
+    return found
+
+
+def _after(apart: float) -> float:
+    """Share of a point behind a moment, which lies so many of its lengths behind its middle."""
+    if abs(apart) >= 1.0:
+        return 0.0 if apart > 0.0 else 1.0
+    return (1.0 - apart) ** 2 / 2 if apart > 0.0 else 1.0 - (1.0 + apart) ** 2 / 2
+
+
+def _chance(value: float, level: float, error: float) -> float:
+    """Logarithm of the chance of a point at a level; one that is far from it may be anything."""
+    return log((1.0 - _ANYTHING) * exp(-(((value - level) / error) ** 2) / 2) / error / _ROOT + _ANYTHING)
+
+
+def _judged(points: Sequence[Point], logs: Sequence[float], at: _Moment, width: int, least: float) -> PaceChange | None:
     """The change at a place, if it is one by all of the above."""
+    k = at.k
     start, end = max(0, k - LOOKS_BACK * width), min(len(logs), k + LOOKS_BACK * width)
     logs = _within_reach(logs, median(logs[start:k]), median(logs[k:end]))
     before, after = intervals.level(logs[start:k]), intervals.level(logs[k:end])
@@ -218,12 +298,13 @@ def _judged(points: Sequence[Point], logs: Sequence[float], k: int, width: int, 
     decides, shown = max(ways, key=lambda way: way[0].low)
     if min(decides.mean, jump) < least or decides.low < LEAST_SURE:
         return None
+    ends = [bisect_left(points, t_s, key=lambda one: one.start_s) for t_s in (at.low_s, at.high_s)]
+    jumps = [_jump(points, logs, min(max(one, k - width // 2), k + width // 2), width)[0] for one in ends]
+    if fmean([jump, *jumps]) < least:
+        return None  # the moment was chosen as the one of the largest jump, which chance has a part in
     if _has_more_work(points, k, width, decides.mean):
         return None
-    spread2 = max(_LEAST_NOISE**2, (before.error2 * (k - start) + after.error2 * (end - k)) / 2)
-    half = ceil(_BAI * spread2 / shown.mean**2) + 1
-    low, high = points[max(0, k - half)].start_s, points[min(len(points) - 1, k + half)].start_s
-    return PaceChange(points[k].start_s, low, high, shown, exp(before.mean), exp(after.mean), after)
+    return PaceChange(at.since_s, at.low_s, at.high_s, shown, exp(before.mean), exp(after.mean), after)
 
 
 def _within_reach(logs: Sequence[float], below: float, above: float) -> list[float]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gputop.findings.changepoint import PaceChange, StepCount, find, points_of
+from gputop.findings.changepoint import PaceChange, Point, StepCount, find, points_of
 from gputop.findings.intervals import Level, beside, between, between_runs, level, t_quantile
 
 NEAR_S = 5.0  # within which the moment is told
@@ -132,11 +132,45 @@ def test_it_is_told_after_a_minute_and_a_quarter_and_not_before() -> None:
 
 
 def test_intervals_of_the_moment_and_of_the_change_hold_as_often_as_they_promise() -> None:
+    shapes = (Run(), Run(step_s=0.5, alike=0.8), Run(swings=(0.015, 90.0)), Run(step_s=0.08, noise=0.2), Run(hiccups=(37, 4.0)))
     held = [
-        found is not None and found.low_s <= 300.0 <= found.high_s and found.slower.low <= log(1.12) <= found.slower.high
-        for seed in range(20) for found in [told(Run(slower=0.12, onset_s=300.0, seconds=520.0), seed)]
+        (found.low_s <= 300.0 <= found.high_s, found.slower.low <= log(1.15) <= found.slower.high)
+        for shape in shapes for seed in range(16)
+        if (found := told(shape._replace(slower=0.15, onset_s=300.0, seconds=520.0), seed)) is not None
     ]  # fmt: skip
-    assert sum(held) >= 16
+    assert len(held) >= 0.8 * 80
+    assert sum(moment for moment, _ in held) >= 0.9 * len(held)
+    assert sum(change for _, change in held) >= 0.85 * len(held), "swings of minutes are longer than what is seen of a level"
+
+
+@pytest.mark.parametrize("lasts_s", [3.0, 6.0, 12.0])
+def test_steps_about_a_time_in_which_a_run_stands_still_are_as_long_as_others(lasts_s: float) -> None:
+    """The run stood still for a part of the seconds before and after as well, which is no pace."""
+    found = [StepCount(t, int(5 * min(t, 60.3) + 5 * max(0.0, t - 60.3 - lasts_s)), 1e6 * t) for t in range(150)]
+    points = points_of(found)
+    assert {round(exp(one.log_s), 3) for one in points} <= {0.2, 0.199, 0.201}
+    [over] = [one for one in points if one.start_s < 61 < one.end_s]
+    assert over.end_s - over.start_s >= lasts_s
+    assert len(over.inner_s) == 4
+
+
+@pytest.mark.parametrize("more", [{"checkpoint_s": 6.0}, {"checkpoint_s": 0.0, "hiccups": (37, 4.0)}, {"evaluation": (300, 8.0, 0.5)}])
+def test_what_is_slow_for_a_moment_just_before_does_not_move_the_moment(more: dict[str, object]) -> None:
+    """The slowdown begins at each phase of the run's checkpoints, long steps or fast evaluations."""
+    run = Run(slower=0.2, warm_up=0.0, **more)  # type: ignore[arg-type]
+    found = [(onset_s, told(run._replace(onset_s=onset_s), 8)) for onset_s in range(400, 446, 3)]
+    apart = [abs(one.since_s - onset_s) for onset_s, one in found if one is not None]
+    assert len(apart) == 16
+    assert sum(off <= NEAR_S for off in apart) >= 14
+
+
+def test_a_moment_within_an_excursion_is_told_with_all_of_it_as_its_interval() -> None:
+    """Steps of an evaluation say nothing of a slowdown that begins in it."""
+    points = [Point(t, t + 3.0, log(0.2 * (0.4 if 200 <= t < 230 else 1.0 if t < 215 else 1.2)) + 0.01 * (-1) ** t, None, 15.0)
+              for t in range(0, 420, 3)]  # fmt: skip
+    found = find(points)
+    assert found is not None
+    assert found.low_s <= 204 <= 226 <= found.high_s
 
 
 def test_a_counter_that_begins_again_makes_no_point() -> None:
