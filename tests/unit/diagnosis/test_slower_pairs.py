@@ -91,7 +91,7 @@ def scored(seeds: range, by_bytes: bool = False) -> Score:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("by_bytes", "most_missed", "least_near"), [(False, 0.03, 0.9), (True, 0.1, 0.75)])
+@pytest.mark.parametrize(("by_bytes", "most_missed", "least_near"), [(False, 0.03, 0.95), (True, 0.05, 0.9)])
 def test_slowdowns_are_told_of_their_moment_and_steady_runs_are_not_told_slower(
     by_bytes: bool, most_missed: float, least_near: float
 ) -> None:
@@ -100,7 +100,7 @@ def test_slowdowns_are_told_of_their_moment_and_steady_runs_are_not_told_slower(
     assert found.false == []
     assert found.told >= (1.0 - most_missed) * found.slower
     assert found.near >= least_near * found.told
-    assert found.held >= 0.9 * found.told
+    assert found.held >= 0.95 * found.told
 
 
 @pytest.mark.parametrize(("by_bytes", "near_s"), [(False, NEAR_S), (True, 2 * NEAR_S)])
