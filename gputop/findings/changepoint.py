@@ -51,7 +51,7 @@ OWN_SHARE = 0.25  # of the change; if work a step grew by so much of it, the ste
 STEEP = 3.0  # standard errors from which a slope is one
 _NEARBY, _LEAST_NEARBY, _NEARBY_S = 41, 9, 164.0  # points of the running median, twice as many as the longest excursion that it removes;
 # and at least; and seconds, at most: points of a clock that is seldom read are as long as an evaluation themselves
-_FEW = 7  # points of the running median by which a point's side is decided
+_FEW = 13  # points of the running median by which a point's side is decided: two long steps in a row move fewer (a choice)
 _STANDS, _SEEN_S = 2.0, 1.0  # steps without which a run stands still, and seconds besides, at least, for readings' own times
 _FAR, _COUNTED = 4.0, 0.3  # standard deviations that are far; steps, standard deviation of a mean of counts of whole steps
 _LEAST_NOISE = 0.005  # standard deviation of a point, at least, as a relative time
