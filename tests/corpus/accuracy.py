@@ -10,12 +10,12 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.corpus import calm, runs, split
 from tests.corpus.judging import SAID, SURE, Outcome, judge_file
@@ -24,6 +24,7 @@ from tests.device.labels import KEPT
 from tests.workloads import scenario
 from tests.workloads.environment import ROOT
 
+Found = TypeVar("Found")
 DATA = Path(__file__).with_name("data")
 DEVICE = ROOT / "tests" / "device" / "data"
 FLOOR = Path(__file__).with_name("floor.json")
@@ -78,9 +79,14 @@ def paths(only: Iterable[str] = (), half: str = "all", folder: Path = DATA) -> l
 
 
 def judged(files: list[Path]) -> list[Outcome]:
-    """What is said of each, on all CPUs."""
+    """What is said of each."""
+    return list(chain.from_iterable(of_each(files, judge_file)))
+
+
+def of_each(files: list[Path], find: Callable[[Path], Found]) -> list[Found]:
+    """What ``find`` finds in each, on all CPUs."""
     with ProcessPoolExecutor(scenario.cpus(), get_context("spawn")) as pool:  # a test's process has threads, and may not fork
-        return list(chain.from_iterable(pool.map(judge_file, files)))
+        return list(pool.map(find, files))
 
 
 def figures(outcomes: list[Outcome]) -> dict[str, dict[str, Any]]:
