@@ -12,6 +12,8 @@ from xml.etree import ElementTree
 import pyte
 import pytest
 
+from tests.pty.terminal import Emulated
+
 ROOT = Path(__file__).resolve().parent.parent
 CAST, FILM = (ROOT / "screenshots" / name for name in ("demo.cast", "demo.svg"))
 
@@ -86,7 +88,7 @@ def test_pictures_of_parts_are_small_and_shown() -> None:
 
 def _screens(head: dict[str, int], events: list[tuple[float, str, str]]) -> dict[str, list[str]]:
     """Chapter -> what a terminal shows after each of its events."""
-    terminal = pyte.Screen(head["width"], head["height"])
+    terminal = Emulated(head["width"], head["height"])
     stream, chapters = pyte.Stream(terminal), {"": [""]}
     for _, kind, data in events:
         if kind == "m":

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyte
+from pyte.screens import wcwidth
 
 from tests.wait import PATIENCE_S
 
@@ -214,11 +215,38 @@ class Pty:
         """Take in what was written; a plain pty only counts it."""
 
 
+class Emulated(pyte.Screen):
+    """A screen of pyte's whose rows are put together anew only where something was written: tests read them after each output."""
+
+    def __init__(self, columns: int, lines: int) -> None:
+        self._shown: list[str] = []
+        super().__init__(columns, lines)
+
+    @property
+    def display(self) -> list[str]:
+        """The rows as pyte has them: a wide character takes the cell behind it, too."""
+        if len(self._shown) != self.lines:
+            self._shown = [""] * self.lines
+            self.dirty.update(range(self.lines))
+        for y in {*self.dirty, *(y - 1 for y in self.dirty)}:  # an accent at a line's begin belongs to the line above
+            if 0 <= y < self.lines:
+                self._shown[y] = self._row(y)
+        self.dirty.clear()
+        return list(self._shown)
+
+    def _row(self, y: int) -> str:
+        line = self.buffer[y]
+        cells = [line[x].data for x in range(self.columns)]
+        text = "".join(cells)
+        wide = {character for character in {*text} if wcwidth(character) == 2}
+        return "".join(cell for before, cell in zip(["", *cells[:-1]], cells, strict=True) if before[:1] not in wide) if wide else text
+
+
 class Terminal(Pty):
     """A pty whose output also goes through a terminal emulator."""
 
     def __init__(self, command: Sequence[str], *, columns: int = 160, lines: int = 48, **options: object) -> None:
-        self.screen = pyte.Screen(columns, lines)
+        self.screen = Emulated(columns, lines)
         self._stream = pyte.ByteStream(self.screen)
         self._is_shown = True
         super().__init__(command, columns=columns, lines=lines, **options)  # type: ignore[arg-type]
