@@ -37,11 +37,12 @@ def clean(staged: dict[str, str], home: Path) -> dict[str, str]:
 
 @pytest.fixture
 def launch(env: dict[str, str], tmp_path: Path) -> Iterator[Launch]:
-    """Starts `gputop ARGUMENTS…` in an empty folder and ends it afterwards."""
+    """Starts `gputop ARGUMENTS…` in an empty folder and ends it afterwards; without ``probes`` it does not compile them, which takes a
+    second of a CPU."""
     terminals: list[Terminal] = []
 
-    def start(*arguments: str, command: str = GPUTOP, **options: object) -> Terminal:
-        extra = options.pop("env", {})
+    def start(*arguments: str, command: str = GPUTOP, probes: bool = False, **options: object) -> Terminal:
+        extra = {"GPUTOP_NO_EBPF": "0" if probes else "1", **options.pop("env", {})}  # type: ignore[dict-item]
         terminal = Terminal([command, *arguments], env={**env, **extra}, cwd=tmp_path, **options)  # type: ignore[dict-item]
         terminals.append(terminal)
         return terminal

@@ -55,7 +55,7 @@ def moved(terminal: Terminal) -> Terminal:
 @pytest.mark.parametrize("colours_of", ["", "truecolor"], ids=["terminal's", "painted"])
 @pytest.mark.parametrize(("columns", "lines"), [(160, 48), (80, 24)])
 def test_grown_screen_is_the_drawn_screen(launch: Launch, columns: int, lines: int, colours_of: str) -> None:
-    terminal = started(launch(columns=columns, lines=lines, env={"COLORTERM": colours_of}))
+    terminal = started(launch(columns=columns, lines=lines, probes=columns == 160, env={"COLORTERM": colours_of}))
     drawn_anew(moved(zoomed(terminal)))
 
 
@@ -63,7 +63,8 @@ def test_grown_screen_is_the_drawn_screen(launch: Launch, columns: int, lines: i
 def test_a_heat_map_that_moved_is_the_drawn_map(tmp_path: Path, look: tuple[str, ...]) -> None:
     require("cc")
     with stage(8, [os.getpid()]) as staged:
-        terminal = Terminal([GPUTOP, *look], env=clean(staged, tmp_path) | {"COLORTERM": "truecolor"}, cwd=tmp_path, columns=120, lines=35)
+        env = clean(staged, tmp_path) | {"COLORTERM": "truecolor", "GPUTOP_NO_EBPF": "1"}
+        terminal = Terminal([GPUTOP, *look], env=env, cwd=tmp_path, columns=120, lines=35)
         try:
             started(terminal)
             terminal.wait_text("z: one as a chart")
@@ -138,7 +139,7 @@ def test_a_box_is_all_that_is_painted_when_it_opens(launch: Launch) -> None:
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_any_keys_in_any_order(launch: Launch, seed: int) -> None:
-    terminal = started(launch(columns=120, lines=32))
+    terminal = started(launch(columns=120, lines=32, probes=True))
     chance = random.Random(seed)
     for _ in range(150):
         terminal.send(chance.choice(KEYS))

@@ -26,7 +26,7 @@ def live(terminal: Terminal) -> list[int]:
 
 
 def test_q_quits(launch: Launch) -> None:
-    terminal = launch()
+    terminal = launch(probes=True)
     family = live(terminal)
     assert ALTERNATE_SCREEN in terminal.modes
     terminal.send("q")
@@ -62,7 +62,7 @@ LATER = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGABRT, *(pytest.param(one, marks=pytest.mark.soak) for one in LATER)])
 def test_a_signal_ends_it_cleanly(launch: Launch, number: signal.Signals) -> None:
-    terminal = launch()
+    terminal = launch(probes=True)
     family = live(terminal)
     os.kill(terminal.pid, number)
     terminal.exit_code()
@@ -73,21 +73,21 @@ def test_a_signal_ends_it_cleanly(launch: Launch, number: signal.Signals) -> Non
 
 @pytest.mark.parametrize("ignore_hup", [False, True], ids=["hup", "nohup"])
 def test_gone_two_seconds_after_its_terminal(launch: Launch, ignore_hup: bool) -> None:
-    terminal = launch(ignore_hup=ignore_hup)
+    terminal = launch(ignore_hup=ignore_hup, probes=True)
     family = live(terminal)
     terminal.hang_up()
     assert_nothing_left(terminal, family, timeout_s=2.0)
 
 
 def test_killed_screen_leaves_no_collector(launch: Launch) -> None:
-    terminal = launch()
+    terminal = launch(probes=True)
     family = live(terminal)
     terminal.process.kill()
     assert_nothing_left(terminal, family)
 
 
 def test_killed_collector_is_reported_and_restarted(launch: Launch) -> None:
-    terminal = launch()
+    terminal = launch(probes=True)
     family = live(terminal)
     (collector,) = [pid for pid in family if b"collect" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(collector, signal.SIGKILL)
