@@ -8,6 +8,7 @@ import pkgutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -59,9 +60,14 @@ def cpus() -> int:
 
 def names() -> list[str]:
     """All workloads, as the command line calls them."""
+    return list(_names())
+
+
+@cache
+def _names() -> tuple[str, ...]:
     from tests.workloads import scenarios
 
-    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(scenarios.__path__))
+    return tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(scenarios.__path__)))
 
 
 def called(text: str) -> str:
@@ -71,7 +77,7 @@ def called(text: str) -> str:
 
 def load(name: str) -> Scenario:
     """The workload called ``name``; ValueError if there is none."""
-    if name not in names():
+    if name not in _names():
         raise ValueError(f"no workload {name!r}; there are: {', '.join(names())}")
     module = importlib.import_module(f"tests.workloads.scenarios.{name.replace('-', '_')}")
     scenario: Scenario = module.SCENARIO
