@@ -126,14 +126,14 @@ def test_an_alert_is_told_once_and_once_that_it_is_over(hub: Hub, tmp_path: Path
     port, names = hub.server_port, [SICK, *hub.healthy]
     targets = [{"targets": [f"127.0.0.1:{port}"], "labels": {"__metrics_path__": f"/{name}", "instance": name}} for name in names]
     scrape = {"job_name": "gputop", "static_configs": targets}
-    expected = {("TrainingStarves", SICK, f"train.py rank {rank}"): 1 for rank in range(2)} | {("GpuLost", SICK, "0"): 1}
+    expected = Counter([*(("TrainingStarves", SICK, f"train.py rank {rank}") for rank in range(2)), ("GpuLost", SICK, "0")])
     with alertmanager(tmp_path, f"http://127.0.0.1:{port}/alerts") as at, prometheus(tmp_path, scrape, tmp_path / "rules.yml", at, "500ms"):
         hub.began_s = began_s = time.monotonic()
         hub.scene.gpus[0]["lost"] = True
-        until(lambda: hub.alerts("firing") == expected)
+        until(lambda: hub.alerts("firing") >= expected)
         assert max(at_s for at_s, _ in hub.told) - began_s <= at_this_load(FOR_S + WITHIN_S)
         recover(hub)
-        until(lambda: hub.alerts("resolved") == expected)
+        until(lambda: hub.alerts("resolved") >= expected)
         until(lambda: time.monotonic() - began_s > PLAYED_S)
     assert hub.alerts("firing") == hub.alerts("resolved") == expected
 
