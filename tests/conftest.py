@@ -29,7 +29,8 @@ FIRST = b"-12"  # nice value of a session, by which the kernel shares the CPUs a
 LONGEST = (
     *ALONE, "test_kills.py", "test_corpus.py", "test_untrusted.py", "test_keep.py", "test_lxcfs.py", "test_split.py",
     "test_fuzz.py", "test_fuzzing.py", "test_tools.py", "test_server.py", "test_cuda.py", "test_sched.py", "test_switches.py",
-    "test_sweep.py", "test_reach.py", "test_drawing.py", "test_prove.py", "test_lasting.py", "test_replay.py",
+    "test_sweep.py", "test_reach.py", "test_drawing.py", "test_prove.py", "test_lasting.py", "test_replay.py", "test_alertmanager.py",
+    "test_screenshots.py", "test_slower_pairs.py", "test_integrations.py", "test_loop.py", "test_html.py",
 )  # fmt: skip
 """Files that take long of one worker, the longest first: they begin at once, or one worker would be left with them."""
 APART = ("test_drawing.py", "test_untrusted.py", "test_fuzz.py", "test_reach.py")
