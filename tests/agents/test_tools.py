@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from gputop.agents import query, series, tools
+from gputop.agents import look, overview, query, ranks, series, stacks, tools
 from gputop.agents.answer import DEFAULT_BYTES, MOST_BYTES, Asked, bounded
 from gputop.agents.overview import trainer_row
 from gputop.agents.places import Places
@@ -23,6 +23,7 @@ from gputop.commands.replay import sample
 from gputop.findings.verdict import TRAINING
 from gputop.fleet.summary import Rank
 from gputop.model.frame import Frame
+from gputop.recording.reader import Recording
 from gputop.recording.writer import Writer
 from gputop.system.errors import UserError
 from gputop.tables.database import Database
@@ -46,6 +47,28 @@ HOSTILE_SQL = (
     "EXPLAIN DELETE FROM gpu", "-- a\nDETACH main", "SELECT * FROM pragma_database_list", "REPLACE INTO gpu(t_ns) VALUES(1)", "ANALYZE",
 )  # fmt: skip
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _judged_once() -> Iterator[None]:
+    """A stretch of a file is judged once for all answers about it: many of them are pages of one. The server's tests judge for each."""
+    kept: dict[object, Any] = {}
+
+    def once(find: Callable[..., Any]) -> Callable[..., Any]:
+        def found(recording: Recording, *stretch: object) -> Any:
+            status = os.stat(recording.path)
+            key = find, status.st_ino, status.st_mtime_ns, status.st_size, *stretch
+            if key not in kept:
+                kept[key] = find(recording, *stretch)
+            return kept[key]
+
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(look, "explain", once(look.explain))
+        for module in (overview, ranks, stacks):
+            patch.setattr(module, "follow", once(module.follow))
+        yield
 
 
 @pytest.fixture(scope="module")
