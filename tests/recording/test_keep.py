@@ -159,7 +159,7 @@ def test_it_is_explained_and_asked(kept: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.soak
 def test_what_is_too_old_goes(tmp_path: Path) -> None:
     files = keeping(tmp_path / "a.gputop", bound=1 << 30, keep_s=8000)
-    for frame in Session(1, 1, threads=1, probes=False).frames(COUNT, SECOND, key_every=20):
+    for frame in Session(1, 1, threads=1, probes=False).frames(COUNT // 4, 4 * SECOND, key_every=5):
         files.add(frame)
     files.close()
     first = seconds_of(tmp_path / "a.gputop", TICKS)[0][0]
