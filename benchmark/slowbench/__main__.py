@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from slowbench.tools import Tool
 
 _CALM = ("healthy-fast",)  # jobs on which it is measured how far a tool slows them
-_INSIDE = 20  # jobs on which tools run that need one to themselves: with all of them the table would take more than an hour
+_INSIDE = 12  # jobs on which tools run that need one to themselves: with all of them the table would take more than an hour
 _TABLE, _END = "<!-- table -->", "<!-- end of the table -->"  # marks of the page
 
 

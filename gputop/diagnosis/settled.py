@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from msgspec import Struct, field
 
@@ -13,6 +14,8 @@ from gputop.findings.verdict import IDLE, TRAINING
 Shares = Mapping[tuple[str, int], tuple[float, ...]]
 Parties = Mapping[tuple[str, int], object]
 _LASTING = (TRAINING, IDLE)  # phases that end by a change; the others end by the time that passes as well
+_STILL_S = (policy.STUCK_S, policy.NAPPED_S, policy.HUNG_S, policy.FAR_S)
+"""Seconds without a sign of life at which something else may be found of a job, though nothing has changed."""
 
 
 class _Stretch(Struct):
@@ -37,14 +40,15 @@ class Settled:
 
     def __init__(self) -> None:
         self._since_ns = self._judged_ns = self._turned_ns = self._moved_ns = 0
+        self._due_ns: float = inf  # when a job without a sign of life is to be judged again
         self._latest, self._earlier = _Stretch(), _Stretch()
         self._parties: Parties = {}
         self._findings: set[tuple[int, str, str, str]] = set()  # pid of a trainer, symptom, cause, phase
 
     def note(self, t_ns: int, parties: Parties, shares: Shares, standing: Sequence[Standing], *, awaits: bool) -> None:
         """Take in a judgement: `Window.parties` and `Window.shares` that were judged, and each job's standing. ``awaits``: whether
-        something depends on the time that passes, so that each feed counts; a phase that time ends, and a job that may hang, do so as
-        well."""
+        something depends on the time that passes, so that each feed counts; a phase that time ends, and a job that hangs or pauses, do so
+        as well. Of another job without a sign of life the moments of `_STILL_S` count."""
         if self._leave_bounds(shares):
             self._moved_ns = t_ns
         if t_ns - self._turned_ns >= policy.SWINGS_NS:
@@ -54,13 +58,14 @@ class Settled:
             self._since_ns = t_ns
             for stretch in (self._latest, self._earlier):  # bounds of before are of another state, or of a window that was not full
                 stretch.lows, stretch.highs = {}, {}
+        self._due_ns = t_ns + 1e9 * min(map(_holds_s, standing), default=inf)
         self._latest.add(shares)
         self._judged_ns, self._parties, self._findings = t_ns, parties, findings
 
     def rests(self, t_ns: int, parties: Parties, shares: Shares, every_ns: int = policy.FEED_EVERY_NS) -> bool:
         """Whether the last judgement still holds: findings have been the same for long, and each share is within its bounds.
         ``every_ns``: the time between two looks; of seldom ones it holds for two."""
-        if t_ns - self._since_ns < policy.SETTLED_NS or t_ns - self._moved_ns < policy.WINDOW_NS:
+        if t_ns - self._since_ns < policy.SETTLED_NS or t_ns - self._moved_ns < policy.WINDOW_NS or t_ns >= self._due_ns:
             return False
         lasts_ns = max(policy.SELDOM_NS, 3 * every_ns - policy.TICK_SLACK_NS)
         return t_ns - self._judged_ns < lasts_ns and parties == self._parties and not self._leave_bounds(shares)
@@ -78,4 +83,17 @@ class Settled:
 
 
 def _awaits(one: Standing) -> bool:
-    return one.phase.word not in _LASTING or (one.phase.word == TRAINING and 0.0 < one.job.life.still_s < policy.FAR_S)
+    return one.phase.word not in _LASTING or (_lasts_on(one) and _holds_s(one) < inf)
+
+
+def _lasts_on(one: Standing) -> bool:
+    """True for trouble that is told with the time for which it lasts: a hang, a pause, and what is not explained yet."""
+    return one.troubled and (one.judge is None or one.judge.explains_hangs or one.cause == "pause")
+
+
+def _holds_s(one: Standing) -> float:
+    """Seconds until a job is judged otherwise though it stays as it is; infinite if it moves, or has been still for long."""
+    still_s = one.job.life.still_s
+    if one.phase.word != TRAINING or still_s <= 0.0:
+        return inf
+    return next((least_s - still_s for least_s in _STILL_S if still_s < least_s), inf)

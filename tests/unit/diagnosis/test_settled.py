@@ -11,8 +11,9 @@ from gputop.diagnosis.facts.window import Window
 from gputop.diagnosis.settled import Settled
 from gputop.findings import policy
 from tests.unit.diagnosis import causes
-from tests.unit.diagnosis.scene import QUEUE, Proc, Scene, training
+from tests.unit.diagnosis.scene import FUTEX, QUEUE, SLEEP, Proc, Scene, training
 from tests.unit.diagnosis.test_engine import contended
+from tests.unit.diagnosis.test_hangs import rest, steady, still
 
 STEP_S = 0.5
 
@@ -140,3 +141,43 @@ def test_after_a_gap_each_feed_is_judged_again(judged: list[int]):
     judged.clear()
     scene.play(4, STEP_S)
     assert len(judged) == 8
+
+
+def crowd(util_pct: float) -> Scene:
+    """Ten trainers on one GPU that do next to nothing: their work is no sign of life."""
+    scene = Scene()
+    scene.gpus[0] = {"util_pct": util_pct, "power_w": 300.0, "power_limit_w": 700.0, "pids": [*range(200, 210)]}
+    for pid in range(200, 210):
+        scene.add(Proc(pid, 10, run=0.002, looks=[SLEEP], switches=10, info={"uses_cuda": True}))
+    return scene
+
+
+def halted() -> Scene:
+    """A job that has trained, of which nothing moves."""
+    return rest(still(still(steady(), QUEUE, 101, 102), FUTEX, 100))
+
+
+@pytest.mark.parametrize(
+    ("make", "causes_told", "part"),
+    [
+        (lambda: crowd(97.0), {"none"}, 0.5),
+        (lambda: crowd(60.0), {"none", "main-thread-preprocessing"}, 0.5),
+        (halted, {"pause", "hung-worker"}, 1.0),
+    ],
+    ids=["GPU works", "GPU waits", "hang"],
+)
+def test_what_is_still_is_judged_seldom_and_a_hang_is_told_no_later(
+    make: Callable[[], Scene], causes_told: set[str], part: float, judged: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    """Time alone may make trouble of it, at certain moments: then it is judged."""
+
+    def told() -> list[str]:
+        scene = make()
+        judged.clear()
+        return [scene.play(STEP_S, STEP_S).engine.verdict.cause for _ in range(80)]
+
+    seldom, judged_seldom = told(), len(judged)
+    assert {*seldom} == causes_told
+    monkeypatch.setattr(Settled, "rests", lambda *_: False)
+    assert told() == seldom
+    assert judged_seldom < part * len(judged)
