@@ -22,9 +22,12 @@ BEFORE_S = 5.0  # s of training between the tools' start, which takes CPUs from 
 READY_S = 30.0  # s in which a tool has to be ready
 END_S = 15.0  # s from SIGTERM to a tool's last answer
 MEASURE_S, SETTLE_S = 3.0, 1.5  # s over which the pace is taken, and after a change before it
+RESTART_S = 5.0  # s of a job that was started anew before its pace is taken: caches are cold, and queues are empty
 WATCH_S = 8.0  # s from the onset to the end
 OTHERS_CPUS = 0.6  # CPUs that unrelated processes may take: beside more a run says nothing about a tool or its advice
 NEEDS = ("root", "code", "restart")
+EDIT, OTHERS = "it takes a person, or an edit of the program", "another tool's command was made in this run"
+"""Reasons why advice is not applied for which no tool is to blame."""
 MOST_TEXT, MOST_FAULTS = 500, 3  # characters of a tool's text, and faults of one run, that are kept
 ASKED_TO_END = (0, -signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGINT)  # exit statuses after SIGTERM
 
@@ -274,12 +277,12 @@ def _wait_ready(watchers: list[Watcher]) -> None:
         one.is_ready.wait(max(0.0, deadline - time.monotonic()))
 
 
-def _apply(running: jobs.runner.Running, run: Run) -> list[tuple[Observed, dict[str, str], float]]:
+def _apply(running: jobs.runner.Running, run: Run) -> list[tuple[Observed, dict[str, str], jobs.pace.Pace]]:
     """Apply the first advised command for a shell; a second one cannot be tried, for the first cannot be undone.
 
     Returns the tools that advise variables of a new start, with the variables and the pace before: they are tried after this run.
     """
-    before: float | None = None
+    before: jobs.pace.Pace | None = None
     shell = ""
     later = []
     for one in run.observed:
@@ -293,7 +296,7 @@ def _apply(running: jobs.runner.Running, run: Run) -> list[tuple[Observed, dict[
             before = jobs.pace.pace(running, MEASURE_S) if before is None else before  # taken once, before any command is applied
             later.append((one, variables, before))
         elif not is_shell:
-            one.tried = Tried(why_not="it takes a person, or an edit of the program")
+            one.tried = Tried(why_not=EDIT)
         elif jobs.advice.targets(command) is None:
             one.tried = Tried(why_not="it is of no form that is applied; the page lists these")
         elif not jobs.advice.is_own(command, running):
@@ -302,13 +305,13 @@ def _apply(running: jobs.runner.Running, run: Run) -> list[tuple[Observed, dict[
             before = jobs.pace.pace(running, MEASURE_S) if before is None else before
             shell, one.tried = command, _gain_here(running, command, before)
         elif shell != command:
-            one.tried = Tried(why_not="another tool's command was made in this run")
+            one.tried = Tried(why_not=OTHERS)
         else:
             one.tried = next(other.tried for other in run.observed if other.last.command == command)
     return later
 
 
-def _gain_here(running: jobs.runner.Running, command: str, before: float) -> Tried:
+def _gain_here(running: jobs.runner.Running, command: str, before: jobs.pace.Pace) -> Tried:
     try:
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, errors="replace", timeout=60, check=False)
     except subprocess.TimeoutExpired:
@@ -319,20 +322,20 @@ def _gain_here(running: jobs.runner.Running, command: str, before: float) -> Tri
     return _tried(running, before)
 
 
-def _tried(running: jobs.runner.Running, before: float) -> Tried:
+def _tried(running: jobs.runner.Running, before: jobs.pace.Pace) -> Tried:
     """The job's pace now, over the one before. It says nothing where unrelated processes take the CPUs meanwhile."""
     others = jobs.calm.Meter()
-    gain = round(jobs.pace.pace(running, MEASURE_S) / max(before, 0.01), 2)
+    gain = round(jobs.pace.pace(running, MEASURE_S).gain(before), 2)
     if (cpus := others.cpus()) > OTHERS_CPUS:
         return Tried(why_not=f"unrelated processes took {cpus:.1f} CPUs")
     return Tried(gain=gain)
 
 
-def _gain(job: str, variables: dict[str, str], before: float) -> Tried:
-    changed, lasts_s = jobs.pace.LOGGED | variables, 2 * SETTLE_S + MEASURE_S + 5
+def _gain(job: str, variables: dict[str, str], before: jobs.pace.Pace) -> Tried:
+    changed, lasts_s = jobs.pace.LOGGED | variables, RESTART_S + MEASURE_S + 5
     try:
         with jobs.advice.variables_set(changed), jobs.runner.started(job, lasts_s) as again, again.disturbed():
-            time.sleep(2 * SETTLE_S)
+            time.sleep(RESTART_S)
             return _tried(again, before)
     except (jobs.runner.NotReady, OSError) as error:
         return Tried(why_not=f"{error}")
@@ -356,9 +359,9 @@ def slowdown(job: str, tool: Tool, rounds: int = 2) -> float | None:
     with jobs.advice.variables_set(_environment()), jobs.runner.started(job, rounds * 2 * (READY_S + MEASURE_S + SETTLE_S)) as running:
         for _ in range(rounds):
             time.sleep(SETTLE_S)
-            alone += jobs.pace.pace(running, MEASURE_S)
+            alone += jobs.pace.pace(running, MEASURE_S).steps_per_s
             with _beside(tool, running):
                 time.sleep(SETTLE_S)
-                watched += jobs.pace.pace(running, MEASURE_S)
+                watched += jobs.pace.pace(running, MEASURE_S).steps_per_s
     return round(100 * (1 - watched / alone), 1) if alone else None
 

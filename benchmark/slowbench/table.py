@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping
 
-from slowbench.observe import OTHERS_CPUS, Observed, Run
+from slowbench.observe import EDIT, OTHERS, OTHERS_CPUS, Observed, Run
 from slowbench.score import Row, is_right, parted, rows, scored
 from slowbench.truth import HALVES, OPEN_HALF, Truth
 
@@ -79,7 +79,7 @@ def _wrong(one: Observed, known: Truth, run: Run, is_open: bool) -> list[str]:
         if rights := [answer.at_s for answer in since if is_right(answer, known)]:
             given += f" (right from {rights[0]:.1f} to {rights[-1]:.1f} s after the onset)"
         found.insert(0, f"{given}, not {known.symptom} / {known.cause}")
-    if one.tried is not None and one.tried.why_not:
+    if one.tried is not None and one.tried.why_not not in ("", EDIT, OTHERS):
         found.append(f"its advice was not applied, for {one.tried.why_not}")
     if not known.is_calm and score.false_alarm and one.version:
         found.append(f"false alarm before the onset: {before[-1].symptom} / {before[-1].cause}")

@@ -197,7 +197,7 @@ def _try(workload: str, trial: Trial) -> None:
             trial.why_not = made(fix, worst, running)
             if not trial.why_not:
                 time.sleep(SETTLE_S)
-                trial.gain = _gain(before, pace(running, MEASURE_S))
+                trial.gain = min(MOST_GAIN, pace(running, MEASURE_S).gain(before))
             return
     variables = environment_of(fix.command)
     if variables is None:
@@ -206,11 +206,7 @@ def _try(workload: str, trial: Trial) -> None:
     again_s = SETTLE_S + MEASURE_S + 30.0
     with variables_set(LOGGED | variables), runner.started(workload, again_s) as again, again.disturbed(), _counted(trial):
         time.sleep(2 * SETTLE_S)
-        trial.gain = _gain(before, pace(again, MEASURE_S))
-
-
-def _gain(before: float, after: float) -> float:
-    return min(MOST_GAIN, after / max(before, 0.01))
+        trial.gain = min(MOST_GAIN, pace(again, MEASURE_S).gain(before))
 
 
 def made(fix: Fix, worst: Episode, running: Running) -> str:

@@ -195,4 +195,14 @@ def test_work_for_who_is_to_blame_is_not_the_jobs(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(pace.time, "sleep", passed)
     monkeypatch.setattr(pace.time, "monotonic_ns", lambda: clock[-1])
     assert pace.work(job, 1.0) == 10 / 20
-    assert pace.pace(job, 1.0) == 1 / 20e-9
+    first, second = pace.pace(job, 1.0), pace.pace(job, 1.0)
+    assert (first.steps_per_s, first.work) == (1 / 20e-9, 10 / 20)
+    assert second.gain(first) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "gain"), [((8.0, 0.1), (4.0, 0.9), 2.0), ((0.0, 0.6), (4.0, 0.3), 0.0), ((0.0, 0.6), (0.0, 0.3), 2.0)]
+)
+def test_gains_are_of_one_unit(after: tuple[float, float], before: tuple[float, float], gain: float) -> None:
+    """A job that has made no step yet after its restart is not compared by another measure."""
+    assert pace.Pace(*after).gain(pace.Pace(*before)) == gain

@@ -93,10 +93,10 @@ def _instrument() -> Callable[[Iterable[object], Callable[[object], None]], Loop
 
 
 def _step_log(rank: int) -> TextIO | None:
-    """Where the time of each step goes, a line each, if $GPUTOP_STEP_LOG asks for it (`native.h` keeps the same)."""
-    if not os.environ.get("GPUTOP_STEP_LOG"):
-        return None
-    return (Path(os.environ["GPUTOP_WORKLOAD_FOLDER"]) / f"steps-{rank}").open("a", buffering=1)
+    """Where the time of each step goes, a line each, if $GPUTOP_STEP_LOG asks for it (`native.h` keeps the same). A training that disturbs
+    a workload has no folder, and its steps are not the workload's."""
+    folder = os.environ.get("GPUTOP_WORKLOAD_FOLDER")
+    return Path(folder, f"steps-{rank}").open("a", buffering=1) if folder and os.environ.get("GPUTOP_STEP_LOG") else None
 
 
 def loader(dataset: Dataset[object], workers: int, start: str = "fork", batch: int = 8, **more: object) -> DataLoader[object]:

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from tests.workloads import simgpu
 from tests.workloads.runner import Running, descendants
 
+LEAST = 0.01  # steps a second, or work, of a job that stands still
 LOGGED = {"GPUTOP_STEP_LOG": "1"}  # variables with which a workload writes a line for each step
 
 
-def pace(running: Running, seconds: float) -> float:
-    """Steps a second of all ranks, in ``seconds`` from now on; of a workload that logs none, see `LOGGED`, its `work`."""
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What a workload did in some seconds."""
+
+    steps_per_s: float  # of all ranks; 0 of a workload that logs none
+    work: float  # see `work`
+
+    def gain(self, before: Pace) -> float:
+        """How many times as fast as ``before``: by steps, if there are any on either side, else by the GPUs' work."""
+        if self.steps_per_s or before.steps_per_s:
+            return self.steps_per_s / max(before.steps_per_s, LEAST)
+        return self.work / max(before.work, LEAST)
+
+
+def pace(running: Running, seconds: float) -> Pace:
+    """The pace in ``seconds`` from now on. Steps are those of a workload that was started with the variables `LOGGED`."""
     before, began = _steps(running), time.monotonic_ns()
     worked = work(running, seconds)
-    return (_steps(running) - before) / (time.monotonic_ns() - began) * 1e9 if before else worked
+    return Pace((_steps(running) - before) / (time.monotonic_ns() - began) * 1e9, worked)
 
 
 def _steps(running: Running) -> int:
