@@ -173,9 +173,9 @@ def test_a_promise_does_not_contradict_the_advice():
     assert "other numbers of workers" not in changes(scene)
 
 
-@pytest.mark.parametrize(("wait", "first"), [(0.0, "cheaper"), (0.3, "fewer")])
+@pytest.mark.parametrize(("wait", "first"), [(0.0, "cheaper"), (0.3, "cheaper"), (0.8, "fewer")])
 def test_a_crowd_of_workers_is_first_told_what_brings_more(wait: float, first: str):
-    """Workers that compute all the time are no faster when they are fewer; a trainer that is ready behind them is."""
+    """Workers that compute all the time are no faster when they are fewer; a trainer with batches, ready behind them, is."""
     scene = oversubscription()
     scene.procs[100].wait = wait
     verdict = scene.play(12).engine.verdict
