@@ -201,8 +201,9 @@ def test_work_for_who_is_to_blame_is_not_the_jobs(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("after", "before", "gain"), [((8.0, 0.1), (4.0, 0.9), 2.0), ((0.0, 0.6), (4.0, 0.3), 0.0), ((0.0, 0.6), (0.0, 0.3), 2.0)]
+    ("after", "before", "gain"),
+    [((8.0, 0.1), (4.0, 0.9), 2.0), ((0.0, 0.6), (4.0, 0.3), 0.0025), ((0.0, 0.6), (0.0, 0.3), 2.0), ((0.0, 0.0), (0.0, 0.0), 1.0)],
 )
 def test_gains_are_of_one_unit(after: tuple[float, float], before: tuple[float, float], gain: float) -> None:
-    """A job that has made no step yet after its restart is not compared by another measure."""
+    """A job that has made no step yet after its restart is not compared by another measure, and one that stood still is not harmed."""
     assert pace.Pace(*after).gain(pace.Pace(*before)) == gain

@@ -22,8 +22,8 @@ class Pace:
     def gain(self, before: Pace) -> float:
         """How many times as fast as ``before``: by steps, if there are any on either side, else by the GPUs' work."""
         if self.steps_per_s or before.steps_per_s:
-            return self.steps_per_s / max(before.steps_per_s, LEAST)
-        return self.work / max(before.work, LEAST)
+            return max(self.steps_per_s, LEAST) / max(before.steps_per_s, LEAST)
+        return max(self.work, LEAST) / max(before.work, LEAST)
 
 
 def pace(running: Running, seconds: float) -> Pace:
