@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gputop.findings.money import GpuHourPrice
     from gputop.sources import Settings
 
-STANDARD = ("ctypes", "glob", "heapq", "json", "queue", "shutil", "socket", "subprocess", "tempfile", "threading", "traceback")
+STANDARD = ("base64", "ctypes", "glob", "heapq", "json", "queue", "shutil", "socket", "subprocess", "tempfile", "threading", "traceback")
 """Modules of the standard library that are imported only when they are needed."""
 _READERS = ("gputop.diagnosis", "gputop.model.frame", "gputop.stream", "gputop.findings", "gputop.stacks", "gputop.traces")
 RECORDER = (*_READERS, "gputop.recording", *STANDARD)
