@@ -109,7 +109,7 @@ async def readme() -> str:
     command = [sys.executable, "-m", "gputop", "explain", apps.sample()]
     told = subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout
     verdict, ledger = told.split("\n\n")[:2]
-    first = re.split(r"\n  or    ", verdict)[0]
+    first = re.split(r"\n  (?:or |why)   ", verdict)[0]
     lane = verdict[verdict.index("\n  lane ") : verdict.index("\n  step ")]
     lost = ledger.partition("\n")[0]
     shown = "\n".join(["$ gputop explain run.gputop", first + lane, "", lost])
