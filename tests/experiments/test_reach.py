@@ -179,7 +179,8 @@ def test_each_is_listed_with_its_cpu_time(monkeypatch: pytest.MonkeyPatch) -> No
         assert (by_pid[spinning.pid].cpu or 0.0) > 0.1  # beside whatever else runs here
         assert (by_pid[child].cpu or 0.0) < 0.05
         assert made.others == ()
-        assert reach.line(by_pid[child]).endswith(f"({child})  0 % CPU  {by_pid[child].reason}")
+        cpu_pct = f"{100 * (by_pid[child].cpu or 0.0):.0f}"  # its start may lie in the look: next to nothing
+        assert reach.line(by_pid[child]).endswith(f"({child})  {cpu_pct} % CPU  {by_pid[child].reason}")
 
 
 def test_of_who_ended_no_cpu_time_is_told() -> None:
