@@ -46,7 +46,7 @@ class PipeSink:
 
     def __init__(self, fd: int, header: Header, read_clocks: Callable[[], clocks.Clocks] = clocks.read) -> None:
         self._fd = fd
-        self._date(header, header.t_ns)
+        self._header = header
         self._read_clocks = read_clocks
         self._pending = bytearray(pack_header(header))
         self._sent_ns = header.t_ns
@@ -68,19 +68,11 @@ class PipeSink:
     def _new_header(self, t_ns: int) -> bytes:
         """The header as bytes, if a clock has jumped since it was sent; else empty. Checked for each frame, so that none is dated wrongly:
         that takes microseconds."""
-        now = self._read_clocks()
-        if abs(now.unix_ns - now.t_ns - self._ahead_ns) < clocks.JUMP_NS and abs(now.slept_ns - self._slept_ns) < clocks.JUMP_NS:
-            return b""  # as `clocks.dated` would find
-        header = clocks.dated(self._header, now, t_ns)
+        header = clocks.dated(self._header, self._read_clocks(), t_ns)
         if header is self._header:
             return b""
-        self._date(header, max(now.t_ns, t_ns))
-        return restated(header)
-
-    def _date(self, header: Header, t_ns: int) -> None:
-        """Date the frames from ``t_ns`` on by the header."""
         self._header = header
-        self._ahead_ns, self._slept_ns = header.unix_ns_of(t_ns) - t_ns, header.slept_ns_at(t_ns)  # of CLOCK_MONOTONIC, both
+        return restated(header)
 
     def flush(self) -> None:
         """Write without waiting. Raises `ReaderGone`, or UserError if there is nowhere to write to, as on a full disk."""
