@@ -24,7 +24,6 @@ END_S = 15.0  # s from SIGTERM to a tool's last answer
 MEASURE_S, SETTLE_S = 3.0, 1.5  # s over which the pace is taken, and after a change before it
 RESTART_S = 5.0  # s of a job that was started anew before its pace is taken: caches are cold, and queues are empty
 WATCH_S = 8.0  # s from the onset to the end
-OTHERS_CPUS = 0.6  # CPUs that unrelated processes may take: beside more a run says nothing about a tool or its advice
 NEEDS = ("root", "code", "restart")
 EDIT, OTHERS = "it takes a person, or an edit of the program", "another tool's command was made in this run"
 """Reasons why advice is not applied for which no tool is to blame."""
@@ -86,7 +85,7 @@ class Run:
     @property
     def is_disturbed(self) -> bool:
         """Whether unrelated processes took so much that no label of the job is true."""
-        return self.others_cpus > OTHERS_CPUS
+        return self.others_cpus > jobs.calm.OTHERS_CPUS
 
     def line(self) -> str:
         """The run as a line of JSON."""
@@ -326,7 +325,7 @@ def _tried(running: jobs.runner.Running, before: jobs.pace.Pace) -> Tried:
     """The job's pace now, over the one before. It says nothing where unrelated processes take the CPUs meanwhile."""
     others = jobs.calm.Meter()
     gain = round(jobs.pace.pace(running, MEASURE_S).gain(before), 2)
-    if (cpus := others.cpus()) > OTHERS_CPUS:
+    if (cpus := others.cpus()) > jobs.calm.OTHERS_CPUS:
         return Tried(why_not=f"unrelated processes took {cpus:.1f} CPUs")
     return Tried(gain=gain)
 

@@ -6,7 +6,8 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping
 
-from slowbench.observe import EDIT, OTHERS, OTHERS_CPUS, Observed, Run
+from slowbench import jobs
+from slowbench.observe import EDIT, OTHERS, Observed, Run
 from slowbench.score import Row, is_right, parted, rows, scored
 from slowbench.truth import HALVES, OPEN_HALF, Truth
 
@@ -27,7 +28,7 @@ def text(runs: list[Run], truths: Mapping[str, Truth], halves: Mapping[str, str]
     failed = sorted({run.job for run in runs if run.fault} - {run.job for run in ran})
     lines = [f"{count} jobs, {count - calm} with a cause and {calm} with none; {len(failed)} could not run: {', '.join(failed) or 'none'}."]
     if disturbed:
-        took = f"Unrelated processes took more than {OTHERS_CPUS} CPUs beside {len(disturbed)} more, which are not scored"
+        took = f"Unrelated processes took more than {jobs.calm.OTHERS_CPUS} CPUs beside {len(disturbed)} more, which are not scored"
         lines.append(f"{took}: {', '.join(disturbed)}.")
     if loads:
         lines.append(f"Unrelated processes took {statistics.median(loads):.1f} CPUs (median of the runs), {max(loads):.1f} at most.")

@@ -41,7 +41,7 @@ from tests.workloads.environment import ROOT
 PAGE = ROOT / "gputop" / "data" / "agents.md"
 BLOCK = re.compile(r"(?<=<!-- made by tests/agents/table\.py -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTALL)
 BEFORE_S, RECORDED_S = 2.0, 14.0  # s of a demo's recording before its trouble, and in all
-OTHERS_CPUS, ATTEMPTS = 0.6, 4  # CPUs of others during a run that is kept, and tries, as in the corpus
+ATTEMPTS = 4  # tries for a run that others do not disturb
 ANSWER_S = 60.0  # s for an answer: ten times and more what it takes on a quiet machine
 CALM_CPUS, PATIENCE_S = 0.3, 90.0  # CPUs of others before a run begins, and s that are waited for that
 ALL, LOOPS = "| all, both modes", "| a script is slow for"  # how lines begin
@@ -167,7 +167,7 @@ def record() -> None:
         for _ in range(ATTEMPTS):
             calm.wait(CALM_CPUS, PATIENCE_S)
             run = _recorded(name, scenario.symptom, scenario.cause)
-            if run.others_cpus <= OTHERS_CPUS:
+            if run.others_cpus <= calm.OTHERS_CPUS:
                 runs.save(runs.neutral(run), agent.DEMOS / f"{name}.xz")
                 break
             print(f"{name}: others took {run.others_cpus} CPUs", file=sys.stderr)

@@ -62,7 +62,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--record", action="store_true", help="record the workloads anew, go on where an earlier call ended, and pack")
     parser.add_argument("--pack", action="store_true", help="put what was recorded so far into the repository, though some are missing")
     parser.add_argument("--seconds", type=float, default=9.0, help="length of a run from the disturbance on (9)")
-    parser.add_argument("--others", type=float, default=0.6, metavar="CPUS", help="repeat a run during which others took more (0.6)")
+    repeats = f"repeat a run during which others took more ({calm.OTHERS_CPUS})"
+    parser.add_argument("--others", type=float, default=calm.OTHERS_CPUS, metavar="CPUS", help=repeats)
     parser.add_argument("--at", type=Path, metavar="DIR", help="judge the runs there, or record them there without packing")
     options = parser.parse_args()
     if options.accept and (options.only or options.at or options.half == split.HOLD_OUT):

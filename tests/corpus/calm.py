@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.workloads.runner import descendants
 
+OTHERS_CPUS = 0.6  # CPUs that unrelated processes may take: beside more a run says nothing about its label, a tool or a fix
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 

@@ -51,7 +51,6 @@ HARM, HELP, BEYOND = 0.90, 1.05, 1.10  # gain below which a fix harms, from whic
 PART = 0.5  # of the promised gain, below which a fix is a fault
 DISTURBED = "others took"  # begins the reason why a run beside other programs does not count
 CALM_S = 60.0  # s to wait for a calm machine before a run
-OTHERS_CPUS = 0.6  # CPUs that other programs may take; a run beside more says nothing about a fix
 MOST_GAIN = 100.0  # times as much; a job that stood still has no ratio
 
 
@@ -165,7 +164,7 @@ def tried(workload: str) -> Trial:
         _try(workload, trial)
     except (runner.NotReady, OSError, subprocess.TimeoutExpired) as error:
         trial.why_not = str(error)
-    if trial.others_cpus > OTHERS_CPUS:
+    if trial.others_cpus > calm.OTHERS_CPUS:
         trial.why_not = f"{DISTURBED} {trial.others_cpus:.1f} CPUs"
     return trial
 
@@ -250,7 +249,7 @@ def main() -> int:
     for name in options.only:
         outcome = Outcome(name)
         while len(outcome.trials) < options.runs and time.monotonic() < until:
-            calm.wait(OTHERS_CPUS / 2, options.calm)
+            calm.wait(calm.OTHERS_CPUS / 2, options.calm)
             outcome.trials.append(tried(name))
             if outcome.trials[-1].gain is None and not outcome.trials[-1].why_not.startswith(DISTURBED):
                 break  # it is the same in each run
