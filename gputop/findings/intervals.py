@@ -138,7 +138,7 @@ def t_quantile(probability: float, freedom: float) -> float:
 
 
 def _whole_quantile(probability: float, freedom: int) -> float:
-    """The same by bisection of the distribution."""
+    """The quantile for a whole number of degrees of freedom, by bisection of the distribution."""
     low, high = 0.0, 1e6
     for _ in range(80):
         middle = (low + high) / 2

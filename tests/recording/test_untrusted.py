@@ -185,22 +185,20 @@ def test_too_little_memory_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "bug" not in said
 
 
-def test_a_board_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("module", "make", "take", "kept"),
+    [("gputop.model.board", Board, Board.fold, "infos"), ("gputop.recording.chunks", Told, Told.note, "_infos")],
+    ids=["board", "decoder"],
+)
+def test_what_is_remembered_of_processes_does_not_grow_for_ever(
+    module: str, make: Callable[[], Any], take: Callable[[Any, Frame], object], kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a stream without key frames that tells of other processes in each."""
-    monkeypatch.setattr("gputop.model.board.MOST_ENTRIES", 2000)
-    board, most = Board(), 0
+    monkeypatch.setattr(f"{module}.MOST_ENTRIES", 2000)
+    memory, most = make(), 0
     for i in range(8):
-        board.fold(Frame(i, i, infos=[ProcInfo(pid, 1) for pid in range(i * 500, (i + 1) * 500)]))
-        most = max(most, len(board.infos))
-    assert 500 <= most <= 3000
-
-
-def test_a_decoder_remembers_no_more_processes_than_a_board(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gputop.recording.chunks.MOST_ENTRIES", 2000)
-    told, most = Told(), 0
-    for i in range(8):
-        told.note(Frame(i, i, infos=[ProcInfo(pid, 1) for pid in range(i * 500, (i + 1) * 500)]))
-        most = max(most, len(told._infos))
+        take(memory, Frame(i, i, infos=[ProcInfo(pid, 1) for pid in range(i * 500, (i + 1) * 500)]))
+        most = max(most, len(getattr(memory, kept)))
     assert 500 <= most <= 3000
 
 
