@@ -554,9 +554,9 @@ def computing(job: WalkedJob, facts: WalkedFacts) -> Computing:
     return COMPUTING[framework_of(job, kind_of(job, facts))]
 
 
-def fixes(hints: Hints, count: int = 0) -> tuple[Fix, ...]:
-    """The hints with ``count`` in their holes."""
-    return tuple(Fix(_with(one.text, count), _with(one.command, count)) for one in hints)
+def fixes(hints: Hints, count: int = 0, *, in_words: bool = False) -> tuple[Fix, ...]:
+    """The hints with ``count`` in their holes; ``in_words``: without commands, which name arguments of loaders that the job has not."""
+    return tuple(Fix(_with(one.text, count), "" if in_words else _with(one.command, count)) for one in hints)
 
 
 def numbers_in(told: Iterable[Fix], kind: Kind) -> frozenset[int]:
@@ -581,8 +581,8 @@ def in_flight(job: WalkedJob, facts: WalkedFacts) -> tuple[Fix, ...]:
     """Fixes that double the requests in flight, if the CPUs have room for twice the loaders; without a command for a program's threads."""
     if facts.host.busy and sum(one.run + one.others_run for one in job.workers or [job.trainer]) > _spare(job, facts):
         return ()
-    found = fixes(loading(job, facts).in_flight, 2 * max(1, len(job.workers)))
-    return tuple(Fix(one.text) for one in found) if not job.workers and threads_wait(job, job.trainer) else found
+    in_words = not job.workers and bool(threads_wait(job, job.trainer))
+    return fixes(loading(job, facts).in_flight, 2 * max(1, len(job.workers)), in_words=in_words)
 
 
 def first_loaders(job: WalkedJob, facts: WalkedFacts) -> int:

@@ -51,10 +51,10 @@ def _tell(job: WalkedJob, facts: WalkedFacts) -> Finding:
             filled("gputop stacks {:pid} --duration 10", worst.pid),
             look=True,
         )
-    ways = advice.loading(job, facts)
-    apart = advice.fixes(ways.interpreters if worst is job.trainer else ways.single, advice.first_loaders(job, facts))
-    if job.workers and worst is job.trainer:  # processes load its input already, so its other threads do other work
-        apart = tuple(Fix(one.text) for one in apart)
+    ways, of_trainer = advice.loading(job, facts), worst is job.trainer
+    loads_already = of_trainer and bool(job.workers)  # processes do, so the trainer's other threads do other work
+    hints = ways.interpreters if of_trainer else ways.single
+    apart = advice.fixes(hints, advice.first_loaders(job, facts), in_words=loads_already)
     return Finding(detail, evidence, (stacks, *apart), (), tuple(proc.pid for proc in procs))
 
 
