@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from gputop.model.frame import CgroupSample, Frame, Host, Psi, ReadLimit, SourceState
 from gputop.sources import FEW, Beat, Settings, Unavailable
-from gputop.sources.files import mounted, read_once
+from gputop.sources.files import DescriptorBudget, ReturningFile, mounted, read_once
 from gputop.sources.host import psi
 from gputop.sources.parse import cgroups, main_cgroup, text
 
@@ -27,7 +27,7 @@ CGROUPS = 64  # most cgroups read
 ASKED = 512  # processes per second that have their cgroup read, longest waiting first; 8 us each (measured)
 LEVELS = 32  # levels of a cgroup's path, from below, where limits are read; container runtimes nest five deep (guess)
 KEPT = 128  # most files of cgroups that stay open, half of what is left to the rest of the program (`files.RESERVE`)
-_PAGE_BYTES, _MOST_BYTES = 1 << 12, 1 << 15  # bytes of the first try to read a file, which few need more than; most bytes of one
+_MOST_BYTES = 1 << 15  # most bytes of a file
 _NO_LIMIT = 1 << 62  # v1 writes "no limit" as the largest multiple of the page size
 _REMEDY = "run gputop on the host, or start the container with --cgroupns=host -v /sys/fs/cgroup:/sys/fs/cgroup:ro"
 
@@ -37,44 +37,27 @@ ReadFile = Callable[[str, str], bytes]
 
 
 class KeptFiles:
-    """Files of cgroups that stay open: to open one takes longer than to read it. Those of a removed cgroup are opened anew."""
+    """Files of cgroups, of which the first `KEPT` stay open: to open one takes longer than to read it."""
 
     def __init__(self) -> None:
-        self._open: dict[str, int] = {}
+        self._kept: dict[str, ReturningFile] = {}
+        self._pool = DescriptorBudget(KEPT)
 
     def read(self, folder: str, name: str) -> bytes:
         """See `ReadFile`."""
         path = f"{folder}/{name}"
-        descriptor = self._open.get(path, -1)
-        if descriptor >= 0:
-            try:
-                return _read_whole(descriptor)
-            except OSError:
-                os.close(self._open.pop(path))
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return b""
-        is_kept = len(self._open) < KEPT
-        if is_kept:
-            self._open[path] = descriptor
-        try:
-            return _read_whole(descriptor)
-        except OSError:
-            return b""
-        finally:
-            if not is_kept:
-                os.close(descriptor)
+        if (kept := self._kept.get(path)) is not None:
+            return kept.read()
+        file = ReturningFile("", path, _MOST_BYTES, self._pool)
+        data = file.read()
+        if file.is_kept:
+            self._kept[path] = file
+        return data
 
     def close(self) -> None:
         """Close all."""
-        while self._open:
-            os.close(self._open.popitem()[1])
-
-
-def _read_whole(descriptor: int) -> bytes:
-    data = os.pread(descriptor, _PAGE_BYTES, 0)
-    return data if len(data) < _PAGE_BYTES else os.pread(descriptor, _MOST_BYTES, 0)
+        while self._kept:
+            self._kept.popitem()[1].close()
 
 
 class Mount(Struct, frozen=True):

@@ -25,13 +25,13 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 class DescriptorBudget:
-    """The budget of kept descriptors. Raises this process's soft RLIMIT_NOFILE as far as needed and allowed."""
+    """The budget of kept descriptors. Raises this process's soft RLIMIT_NOFILE as far as needed and allowed, unless ``limit`` is given."""
 
     __slots__ = ("kept", "limit")
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int | None = None) -> None:
         self.kept = 0
-        self.limit = _raised_limit() - RESERVE
+        self.limit = _raised_limit() - RESERVE if limit is None else limit
 
     def take(self, share: float) -> bool:
         """Count one more descriptor; False if ``share`` of all are in use."""
@@ -70,6 +70,10 @@ class KeptFile:
     @property
     def path(self) -> str:
         return self._folder + self._name
+
+    @property
+    def is_kept(self) -> bool:
+        return self._fd >= 0
 
     def read(self) -> bytes:
         """Content of the file, cut to ``size``; empty if it cannot be read. Raises ProcessLookupError if the process has ended."""
@@ -118,6 +122,18 @@ class KeptFile:
             os.close(self._fd)
             self._fd = -1
             self.pool.kept -= 1
+
+
+class ReturningFile(KeptFile):
+    """A kept file of a folder that may be removed and made again, such as a cgroup's: it is opened anew, and each read tries to."""
+
+    __slots__ = ()
+
+    def _refuse(self, error: OSError) -> bytes:
+        if self._fd < 0 or error.errno != errno.ENODEV:
+            return b""
+        self.close()
+        return self.read()
 
 
 class KeptList(KeptFile):
