@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from contextlib import suppress
+from itertools import islice
 
 from gputop.model.collective import Collective
 from gputop.model.frame import SECOND_NS, Frame, ProcInfo, SourceState
@@ -79,7 +80,7 @@ class InspectorSource:
         self._due_ns = beat.t_ns + max(EVERY_NS, int(self._took_ns / SHARE))
         self._ranks = [
             Rank(info.pid, info.start_ticks, info.ns_pid or info.pid, info.uid if info.uid is not None else -1, info.transport.variables)
-            for info, _ in zip(self._infos.values(), range(MOST_RANKS), strict=False) if info.transport is not None
+            for info in islice(self._infos.values(), MOST_RANKS) if info.transport is not None
         ]  # fmt: skip
         self._asked_s = time.monotonic()
         self._told.clear()

@@ -9,6 +9,7 @@ import os
 import re
 import stat
 import time
+from itertools import islice
 
 from msgspec import Struct
 
@@ -156,7 +157,7 @@ class Tail:
         hosts = {os.uname().nodename, variables.get("HOSTNAME", "")}
         newest = (False, -1, "")
         with os.scandir(folder) as entries:
-            for entry, _ in zip(entries, range(MOST_FILES), strict=False):
+            for entry in islice(entries, MOST_FILES):
                 match = _FILE.fullmatch(entry.name)
                 if match is not None and int(match[2]) == self.rank.ns_pid:
                     newest = max(newest, (match[1] in hosts, entry.stat(follow_symlinks=False).st_mtime_ns, entry.name))

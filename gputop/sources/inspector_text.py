@@ -11,6 +11,7 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 
 from gputop.sources import Unavailable
 from gputop.sources.elf import opened
@@ -77,7 +78,7 @@ class Text:
 
     def _in(self, dumps: int) -> Iterator[int]:
         with os.scandir(dumps) as entries:
-            names = [entry.name for entry, _ in zip(entries, range(MOST_DESCRIPTORS), strict=False) if _FILE.fullmatch(entry.name)]
+            names = [entry.name for entry in islice(entries, MOST_DESCRIPTORS) if _FILE.fullmatch(entry.name)]
         for name in names[:MOST_TEXTS]:
             with suppress(OSError):
                 yield os.open(name, _FLAGS, dir_fd=dumps)

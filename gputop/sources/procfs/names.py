@@ -19,7 +19,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import msgspec
@@ -283,8 +283,7 @@ class _NameLookup:
 
 def _entries(folder: str) -> Iterator[str]:
     with os.scandir(folder) as entries:
-        for _, entry in zip(range(MOST_ENTRIES), entries, strict=False):
-            yield entry.name
+        yield from (entry.name for entry in islice(entries, MOST_ENTRIES))
 
 
 def _bytes(path: str, size: int) -> bytes:

@@ -67,7 +67,7 @@ class Transports:
             (process, transport, sizes), self._found = self._found, None
             if process.identity.change(transport=transport, group_sizes=sizes):
                 yield process
-        known = {process.pid: process for process, _ in zip(ranks, range(MOST_RANKS), strict=False) if process not in self._hung}
+        known = {process.pid: process for process in islice(ranks, MOST_RANKS) if process not in self._hung}
         self._due = {pid: entry for pid, entry in self._due.items() if known.get(pid) is entry[0]}
         for pid in known.keys() - self._due.keys():
             self._due[pid] = known[pid], 0, FIRST_NS
@@ -167,10 +167,11 @@ def _pairs(entries: Iterable[bytes]) -> Iterator[tuple[str, str]]:
 
 def _lacks_devices(root: str, folder: str) -> bool:
     """True if the host has RDMA devices, and the process, as one in a container, has no files for them."""
-    there = os.path.isdir(f"{root}dev/infiniband") or os.path.isdir(f"{root}sys/class/infiniband_verbs")
+    if not any(map(os.path.isdir, (f"{root}dev/infiniband", f"{root}sys/class/infiniband_verbs"))):
+        return False
     with suppress(OSError):
-        return there and os.path.isdir(f"{folder}root/dev") and not os.listdir(f"{folder}root/dev/infiniband")
-    return there and os.path.isdir(f"{folder}root/dev")
+        return not os.listdir(f"{folder}root/dev/infiniband")
+    return os.path.isdir(f"{folder}root/dev")
 
 
 def _shm_bytes(folder: str) -> int | None:

@@ -29,7 +29,7 @@ import struct
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from itertools import count
+from itertools import count, islice
 from typing import TypeVar
 
 from msgspec import Struct
@@ -139,7 +139,7 @@ class Wires:
             return
         began_ns = time.thread_time_ns()
         listening = {process.pid: process for process in servers}
-        wanted = {process.pid: process for process, _ in zip((*ranks, *feeders, *listening.values()), range(MOST_READ), strict=False)}
+        wanted = {process.pid: process for process in (*ranks, *feeders, *listening.values())[:MOST_READ]}
         for pid in self._known.keys() - wanted.keys():
             self._known.pop(pid).process.wire = None
         self._leave(self._asked.keys() - {one.space for one in self._known.values()})
@@ -187,8 +187,7 @@ class Wires:
             names = self._names(here[0])
             for party in here:
                 own = (one for inode, one in found.items() if inode in party.inodes and not (party.serves and one.key[:2] in taken))
-                held = [one for one, _ in zip(own, range(MOST_CONNECTIONS), strict=False)]
-                party.connections = {one.inode: party.connections.get(one.inode, one) for one in held}
+                party.connections = {one.inode: party.connections.get(one.inode, one) for one in islice(own, MOST_CONNECTIONS)}
                 party.interfaces = names
 
     @staticmethod
