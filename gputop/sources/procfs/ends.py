@@ -70,10 +70,7 @@ class Ends:
 
     def add_memory(self, memory: str) -> None:
         """The process sleeps at a futex in memory that other processes may map; see `Waits.shared_memory`."""
-        end = _MEMORY + memory
-        if end not in self._wanted and len(self._wanted) < MOST_ENDS:
-            self._wanted[end] = end
-            self._due_in, self._pause = 0, FIRST_PAUSE
+        self._want_shared(_MEMORY + memory)
 
     def _want(self, descriptors: Iterable[int], at_pipe: bool) -> None:
         """Search for the processes at the other ends of the descriptors, as far as there is room."""
@@ -104,8 +101,12 @@ class Ends:
 
     def add_file_system(self) -> None:
         """The process waits for a file system that a process of this host serves (FUSE): one that has the device open."""
-        if FUSE not in self._wanted and len(self._wanted) < MOST_ENDS:
-            self._wanted[FUSE] = FUSE
+        self._want_shared(FUSE)
+
+    def _want_shared(self, end: str) -> None:
+        """Search for the processes that share the end with this one, if there is room."""
+        if end not in self._wanted and len(self._wanted) < MOST_ENDS:
+            self._wanted[end] = end
             self._due_in, self._pause = 0, FIRST_PAUSE
 
     def search_processes(self, pids: Collection[int], likely: Collection[int] = (), ticks: int = 1) -> bool:

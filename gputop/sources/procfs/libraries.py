@@ -8,7 +8,6 @@ size, nor of a forked child with its parent's size: a library that is loaded add
 from __future__ import annotations
 
 import heapq
-import os
 import re
 import time
 from contextlib import suppress
@@ -150,7 +149,7 @@ def _same_program(process: Process, parent: Process) -> bool:
 def _likely(process: Process) -> bool:
     """True if the process may become a trainer: it runs Python, or is large."""
     info, sample = process.info, process.sample
-    if b"python" in os.fsencode(info.exe) or info.comm.startswith(("python", "pt_data")):
+    if "python" in info.exe or info.comm.startswith(("python", "pt_data")):
         return True
     return sample is not None and sample.rss_bytes > _LIKELY_RSS_BYTES
 

@@ -28,7 +28,7 @@ from gputop.sources.waits import FUTEX, RUNNING, SEMOPS, UNKNOWN, Wait, Waits
 COLD_SHARE = 0.5  # of all descriptors, most that processes which are read once a second may keep
 LOOKS_PER_S = 5  # readings of a hot process's state, waits, memory and switches; its CPU time and run delay are read in every tick
 IO_PER_S = 1  # readings of a hot process's I/O
-MEMORY_S = 1.5  # s between two readings of a hot process's anonymous memory, 8 us each (measured); twice in a stretch of `diagnosis.trend`
+MEMORY_S = 1.5  # s between two readings of a hot process's anonymous memory, 8 us each (measured); twice in a stretch of `forecast.trend`
 RESTS_AFTER, RESTS_BELOW = 3, 0.001  # readings in a row with less of a CPU used, after which a process rests
 RESTS_S = 3  # s between two readings of a process that rests: of hundreds on a large machine most do nothing all day
 LONG_AFTER, LONG_RESTS_S = 5, 9  # readings in a row with less, after which there are so many seconds between two, a multiple of `RESTS_S`

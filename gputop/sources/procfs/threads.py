@@ -7,7 +7,8 @@ second, in rotation, and in key frames. A thread that a tick does not read is no
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from operator import attrgetter
 
 import msgspec
 from msgspec import Struct
@@ -207,12 +208,14 @@ class Threads:
     @property
     def at_fuse(self) -> bool:
         """True if a thread that ran lately slept at the last look until a process of this host served a file."""
-        met = (thread.sample for thread in self._followed if thread.idle < DOZING_AFTER)
-        return any(is_fuse(one.wchan) for one in met if one is not None)
+        return any(is_fuse(one.wchan) for one in self._met())
+
+    def _met(self) -> Iterator[ThreadSample]:
+        """Samples of threads that ran lately."""
+        return (one.sample for one in self._followed if one.idle < DOZING_AFTER and one.sample is not None)
 
     def _asleep_in(self, calls: Collection[int]) -> list[int]:
-        met = (thread.sample for thread in self._followed if thread.idle < DOZING_AFTER)
-        found = {one.syscall_arg for one in met if one is not None and one.syscall in calls and one.state == "S"}
+        found = {one.syscall_arg for one in self._met() if one.syscall in calls and one.state == "S"}
         return sorted(descriptor for descriptor in found if descriptor is not None)
 
     def _read(self, thread: Thread, tick: Tick, look: bool) -> ThreadSample | None:
@@ -272,7 +275,7 @@ class Threads:
     def _sort(self) -> None:
         """Divide into threads that ran lately and threads that rest."""
         self._lost = self._woke = False
-        order = sorted(self._known.values(), key=_idle)
+        order = sorted(self._known.values(), key=attrgetter("idle"))
         awake = sum(1 for thread in order if thread.idle < RESTING_AFTER)
         cut = min(max(awake, NEVER_REST), FOLLOWED)
         self._followed, self._resting, self.unfollowed = order[:cut], order[cut:], max(0, awake - cut)
@@ -284,7 +287,3 @@ class Threads:
             thread.close()
         self._known.clear()
         self._followed, self._resting = [], []
-
-
-def _idle(thread: Thread) -> int:
-    return thread.idle
