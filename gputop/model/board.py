@@ -47,6 +47,7 @@ from gputop.model.frame import (
 )
 from gputop.model.gpu import silent_s
 from gputop.model.probes import WAKEUP_KEY
+from gputop.model.process import NOBODY
 from gputop.model.serving import newest
 
 wakeup_key = attrgetter(*WAKEUP_KEY)
@@ -325,18 +326,19 @@ _MOST_TRACES = 64  # 5 KB each: the ranks of a host (a choice)
 MOST_ENTRIES = 1 << 18  # entries per table between two key frames: no machine has more; a stream with more is made up
 _RESTATED = ("infos", "procs", "threads", "preempts", "wakeups", "calls", "thread_calls")  # a key frame mostly repeats their entries
 _INHERITED = ("user", "comm", "cmdline", "exe", "cgroup", "cpus_allowed", "env", "libs", "threads", "other_ends", "read_by")
-_NOBODY = ProcInfo(0, 0)  # its empty lists are shared by all processes
 
 
 def like(info: ProcInfo, parent: ProcInfo | None) -> ProcInfo:
     """``info`` with those values that equal the parent's, or are empty, replaced by the shared object.
 
     Workers are forked by the dozen, and these values are most of their memory; the empty lists of a thousand processes take half a MB.
+    Both the board and a live stream's decoder (`gputop.recording.chunks.Told`) call this: a decoder that did not would hold second copies,
+    and of a recording the board alone remembers processes, whose identities would take a third more.
     """
     same = {}
     for name in _INHERITED:
         own = getattr(info, name)
-        its = getattr(parent if own else _NOBODY, name, own)
+        its = getattr(parent if own else NOBODY, name, own)
         if its is not own and its == own:
             same[name] = its
     return msgspec.structs.replace(info, **same) if same else info

@@ -88,6 +88,9 @@ class ProcInfo(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     names; for a trainer that has peers."""
 
 
+NOBODY = ProcInfo(0, 0)  # its empty lists are shared by all processes
+
+
 class ThreadSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One thread of a trainer, a worker or a process that feeds one (/proc/PID/task/TID/{schedstat,stat,status})."""
 

@@ -10,15 +10,14 @@ from functools import lru_cache
 
 import msgspec
 
-from gputop.model.frame import ProcInfo
 from gputop.model.identity import identifying_paths
+from gputop.model.process import NOBODY, ProcInfo
 from gputop.model.roles import ENV_OF_INTEREST
 from gputop.sources import parse
 from gputop.sources.files import read_once
 from gputop.system.errors import start_thread
 
 _WANTED = frozenset(name.encode() for name in ENV_OF_INTEREST)
-_NOBODY = ProcInfo(0, 0)  # its empty lists are shared by all processes
 _ENVIRON_BYTES = 262_144  # most bytes read of a process's environment
 
 
@@ -28,7 +27,7 @@ class IdentityReader:
     __slots__ = ("_folder", "_users", "info")
 
     def __init__(self, folder: str, pid: int, users: Users) -> None:
-        self.info = msgspec.structs.replace(_NOBODY, pid=pid)
+        self.info = msgspec.structs.replace(NOBODY, pid=pid)
         self._folder = folder
         self._users = users
 
