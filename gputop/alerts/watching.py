@@ -31,7 +31,7 @@ class Watching(Reader):
         self._judging, self._alerts, self._command, self._report_starved = judging, alerts, command, starved
         self._starving = Starving(severity, round(for_s * 1e9)) if severity is not None else None
         self._stops = stops
-        self._family = Family()
+        self._descendants = Descendants()
         self._boot_id = ""
 
     def begin(self, header: Header) -> None:
@@ -54,7 +54,7 @@ class Watching(Reader):
 
     def is_about(self, trainer_pid: int | None) -> bool:
         """True if a trainer counts: with a command, only the trainers that it started."""
-        return not self._command.pid or self._family.has(self._judging.board, trainer_pid, self._command.pid)
+        return not self._command.pid or self._descendants.has(self._judging.board, trainer_pid, self._command.pid)
 
     def end(self) -> None:
         """Report the end of the incidents that still last, once the command has ended."""
@@ -103,7 +103,7 @@ def _subject(one: Incident) -> int | None:
             return unknown(kind)
 
 
-class Family:
+class Descendants:
     """Processes that a command started, also after their parents have ended."""
 
     def __init__(self) -> None:

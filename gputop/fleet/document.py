@@ -10,7 +10,7 @@ from gputop.findings.verdict import Culprit, Ledger, page_of
 from gputop.fleet.jobs import Job, JobRank
 from gputop.fleet.overview import NodeRow, Overview
 from gputop.fleet.summary import Summary
-from gputop.fleet.wires import Link
+from gputop.fleet.wires import RankLink
 from gputop.stacks.nccl import NcclReport
 
 SCHEMA = 1
@@ -139,7 +139,7 @@ def _job(job: Job, ledger: Ledger | None) -> FleetJob:
     )  # fmt: skip
 
 
-def _link(one: Link) -> FleetLink:
+def _link(one: RankLink) -> FleetLink:
     sender, receiver = one.sender, one.receiver
     return FleetLink(
         from_rank=sender.rank, from_host=sender.host, from_interface=sender.wire.interface, from_address=sender.wire.own,

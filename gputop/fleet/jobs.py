@@ -20,7 +20,7 @@ from gputop.findings.ranks import RankPace, SlowPart, find_late_rank, find_slow_
 from gputop.findings.trouble import HUNG, PAUSE, STRAGGLER, is_fault, stops_job
 from gputop.findings.verdict import ENDING, IDLE, LOOKING, PAUSING, STARTING, Culprit, Ledger
 from gputop.fleet.summary import Rank, Summary
-from gputop.fleet.wires import Link, WireEnd, find_links, slow_of, told
+from gputop.fleet.wires import RankLink, WireEnd, find_links, slow_of, told
 from gputop.model.parallel import REPLICA, Parallel
 from gputop.stacks.nccl import NcclReport
 from gputop.system.text import counted
@@ -102,7 +102,7 @@ class Job(Struct, frozen=True):
     skewed: bool = False  # its nodes' clocks are more than `MOST_SKEW_S` apart
     hangs: bool = False  # no rank moves
     report: NcclReport | None = None  # NCCL's report, if the job hangs
-    links: tuple[Link, ...] = ()  # those that the ranks wait for, the busiest first
+    links: tuple[RankLink, ...] = ()  # those that the ranks wait for, the busiest first
     suspects: tuple[_Suspect, ...] = ()
     """The rank that the rule named in each of the last `TURNS_S` seconds, reported yet or not, the newest last; None: it named none."""
 

@@ -30,7 +30,7 @@ class WireEnd(Struct, frozen=True):
         return f"{self.host} ({self.wire.interface})" if self.wire.interface else self.host
 
 
-class Link(Struct, frozen=True):
+class RankLink(Struct, frozen=True):
     """A connection between two ranks, from the one that sends."""
 
     sender: WireEnd
@@ -44,27 +44,27 @@ class Link(Struct, frozen=True):
         return f"{self.sender.place} → {self.sender.wire.peer or 'an unknown address'}"
 
 
-def find_links(ends: Sequence[WireEnd]) -> list[Link]:
+def find_links(ends: Sequence[WireEnd]) -> list[RankLink]:
     """The busiest connection of each rank, with its other end where that is seen; the busiest link first."""
     by_ends = {(end.wire.own, end.wire.peer): end for end in ends}
     hosts: dict[str, set[str]] = {}
     for end in ends:
         hosts.setdefault(_address(end.wire.own), set()).add(end.host)
     by_address = {_address(end.wire.own): end for end in ends if len(hosts[_address(end.wire.own)]) == 1}
-    links = list[Link]()
+    links = list[RankLink]()
     for end in ends:
         peer = end.wire.peer  # empty: a node's gputop, or its recording, has no addresses
         receiver = (by_ends.get((peer, end.wire.own)) or by_address.get(_address(peer))) if peer else None
-        links.append(Link(end, receiver if receiver is not end else None))
+        links.append(RankLink(end, receiver if receiver is not end else None))
     return sorted(links, key=lambda link: (-link.sender.wire.busy, link.sender.rank))
 
 
-def slow_of(links: Sequence[Link]) -> list[Link]:
+def slow_of(links: Sequence[RankLink]) -> list[RankLink]:
     """Links that are about as busy as the busiest one: the ranks of all others wait for these."""
     return [link for link in links if link.sender.wire.busy >= policy.MOST * links[0].sender.wire.busy]
 
 
-def told(slow: Sequence[Link], links: Sequence[Link]) -> str:
+def told(slow: Sequence[RankLink], links: Sequence[RankLink]) -> str:
     """Words for the slow links: one by one, or what they have in common."""
     busiest = slow[0].sender.wire
     rates = f"{100 * busiest.busy:.0f}% of the time, {busiest.sent_bytes_per_s / 1e6:.1f} MB/s{_resent(busiest)}"
@@ -77,7 +77,7 @@ def told(slow: Sequence[Link], links: Sequence[Link]) -> str:
     return f"data are on the wire {words}{' …' * (len(slow) > NAMED)} {rates}"
 
 
-def _shared(slow: Iterable[Link]) -> str:
+def _shared(slow: Iterable[RankLink]) -> str:
     """The place that is an end of all these links, if there is one."""
     ends = [{end.place for end in (link.sender, link.receiver) if end is not None} for link in slow]
     counts = Counter(place for places in ends for place in places)

@@ -75,11 +75,11 @@ def explain_now(argv: list[str], seconds: float, begun: Callable[[], None]) -> E
     Raises UserError if the collector ends before.
     """
     from gputop.stream.child import ChildStream
-    from gputop.stream.reader import Look, Loop
+    from gputop.stream.reader import Loop, TimeLimit
     from gputop.stream.restarts import LastingStream
 
     following = Following()
-    with Loop(LastingStream(ChildStream(argv)), Look(seconds), drain_s=0.0) as loop:
+    with Loop(LastingStream(ChildStream(argv)), TimeLimit(seconds), drain_s=0.0) as loop:
         begun()
         return judge(following, following.through(loop.live_items()))
 

@@ -85,7 +85,7 @@ class Reader:
         """The stream is closed."""
 
 
-class Look(Reader):
+class TimeLimit(Reader):
     """Ends the loop after a time, but not before a frame has come: a collector may take longer to start."""
 
     def __init__(self, seconds: float) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gputop import cli
-from gputop.alerts.watching import Family, Starving
+from gputop.alerts.watching import Descendants, Starving
 from gputop.commands import watch
 from gputop.demo.stage import staged
 from gputop.model.board import Board
@@ -78,7 +78,7 @@ def test_after_a_break_the_time_begins_anew() -> None:
 
 
 def test_the_family_is_the_command_and_what_it_started_also_once_parents_are_gone() -> None:
-    board, family = Board(), Family()
+    board, family = Board(), Descendants()
     for pid, ppid in ((50, 1), (51, 50), (52, 51), (60, 1)):
         board.infos[pid] = ProcInfo(pid, ppid=ppid, start_ticks=pid)
     assert [family.has(board, pid, 50) for pid in (50, 51, 52, 60, None)] == [True, True, True, False, False]

@@ -40,7 +40,7 @@ class HeldLocks(Struct):
     by_parent: dict[int, int] = field(default_factory=dict)  # parent of children that hold a lock in turn -> the child that holds it
 
 
-class _Holders:
+class _RecentHolders:
     """The recent holders of each lock."""
 
     def __init__(self, proc: str) -> None:
@@ -86,7 +86,7 @@ class Locks:
         self._file = KeptList(proc, "locks", 1 << 18, pool)
         self._text = b""
         self._held = HeldLocks()
-        self._holders = _Holders(proc)
+        self._holders = _RecentHolders(proc)
         self._due_ns = self._changed_ns = 0
 
     def held(self, t_ns: int) -> HeldLocks:
