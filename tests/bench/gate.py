@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
@@ -35,6 +36,7 @@ BEGIN, END = "<!-- written by make bench ARGS=gate -->\n", "<!-- until here -->\
 SCENES = {"2 GPUs": Scene(2, 20), "8 GPUs": Scene(8, 20), "32 GPUs": Scene(32, 20), "900 others": Scene(2, 20, 900)}
 LIMITS = {"CPU % of a core": 1.10, "PSS MiB": 1.03, "first values s": 1.10, "once CPU s": 1.10}
 """Figure -> most that it may be of the base's."""
+COMPARED = {"gputop": "base", "gputop with eBPF": "base with eBPF"}  # tool -> its base
 HEAD = (
     "scene", "tool", "CPU, % of a core", "memory (PSS), MiB", "wake-ups/s", "first values, s", "`--once --json`, CPU s", "CPU / nvitop's",
 )  # fmt: skip
@@ -93,7 +95,7 @@ def pair(tools: list[Tool], scene: Mapping[str, str], run_s: float) -> dict[str,
                 with start(tool, scene) as terminal:
                     took.append(until_values(terminal))
             terminal = running.enter_context(start(tool, scene))
-            figures[tool.name]["first values s"] = min(*took, until_values(terminal))
+            figures[tool.name]["first values s"] = min([*took, until_values(terminal)])
             terminals[tool.name] = terminal
         time.sleep(SETTLE_S)
         begun = {name: (spent(tree(terminal.pid)), time.monotonic()) for name, terminal in terminals.items()}
@@ -142,10 +144,10 @@ def is_past(values: list[float], limit: float) -> bool:
     return sum(value > limit for value in values) * 2 > len(values)
 
 
-def failures(scene: str, found: list[dict[str, dict[str, float]]], compared: Mapping[str, str]) -> list[str]:
-    """A line for each figure past its limit. ``compared``: tool -> its base."""
+def failures(scene: str, found: list[dict[str, dict[str, float]]]) -> list[str]:
+    """A line for each figure past its limit; a tool that did not run has none."""
     past = []
-    for name, base in compared.items():
+    for name, base in COMPARED.items():
         for figure, limit in LIMITS.items():
             values = ratios(found, name, base, figure)
             if is_past(values, limit):
@@ -156,7 +158,7 @@ def failures(scene: str, found: list[dict[str, dict[str, float]]], compared: Map
 def rows_of(scene: Scene, found: list[dict[str, dict[str, float]]]) -> Iterator[list[object]]:
     """Rows of the table: median, and in brackets the smallest and the largest."""
     digits = {"CPU % of a core": 2, "PSS MiB": 1, "wake-ups/s": 0, "first values s": 2, "once CPU s": 3}
-    for name in sorted(found[0], key=list(found[0]).index):
+    for name in found[0]:
         cells = []
         for figure, places in digits.items():
             values = [one[name][figure] for one in found if figure in one[name]]
@@ -177,17 +179,15 @@ def report(pairs: int = 5, run_s: float = 7.0, names: tuple[str, ...] = tuple(SC
         except (OSError, subprocess.CalledProcessError) as error:
             yield f"not compared: git has no commit {commit} here, which tests/bench/base.txt names ({error})"
             return
-        compared = {"gputop": "base"}
         tools = [Tool("base", (*run, *flags), base), Tool("gputop", (*run, *flags), new), nvitop]
         probed = [] if lacks("ebpf") else [Tool("base with eBPF", run, base), Tool("gputop with eBPF", run, new)]
         rows: list[list[object]] = []
         past: list[str] = []
         for name in names:
             scene, with_ebpf = SCENES[name], probed if name == "2 GPUs" else []
-            also = {one.name: f"base{one.name.removeprefix('gputop')}" for one in with_ebpf if one.name.startswith("gputop")}
             found = measure(scene, tools + with_ebpf, [] if scene.host_procs else tools[:2], pairs, run_s)
             rows += rows_of(scene, found)
-            past += failures(name, found, compared | also)
+            past += failures(name, found)
     text = table(HEAD, rows)
     yield text
     if page is not None:
@@ -204,7 +204,8 @@ def with_table(page: str, text: str, commit: str, pairs: int, run_s: float) -> s
     said = (
         f"{machine()}, {datetime.now(timezone.utc):%Y-%m-%d}, load average {os.getloadavg()[0]:.0f}.\nMedians of {pairs} pairs; in brackets"
         f" the smallest and the largest. Each tool was started for each pair, and all watch the same\n{run_s:g} s, on a pty of 160×48."
-        f" `base` is commit {commit}. gputop reads every 100 ms, without eBPF unless it is named,\nnvitop 1.7.2 every 250 ms, its fastest."
+        f" `base` is commit {commit}. gputop reads every 100 ms, without eBPF unless it is named,\n"
+        f"nvitop {version('nvitop')} every 250 ms, its fastest."
         " The crowd: a process on a GPU works 0.2 ms in each 100 ms, one of the others\n0.02 ms in each second.\n"
     )
     before, _, rest = page.partition(BEGIN)

@@ -25,12 +25,12 @@ def _pairs(*figures: tuple[float, float], figure: str = "CPU % of a core") -> li
     ],
 )
 def test_most_pairs_decide(found: list[dict[str, dict[str, float]]], fails: bool) -> None:
-    assert bool(gate.failures("2 GPUs", found, {"gputop": "base"})) is fails
+    assert bool(gate.failures("2 GPUs", found)) is fails
 
 
 def test_a_figure_that_only_one_tool_has_fails_nothing() -> None:
     found: list[dict[str, dict[str, float]]] = [{"base": {}, "gputop": {"once CPU s": 9.0}}]
-    assert gate.failures("8 GPUs", found, {"gputop": "base"}) == []
+    assert gate.failures("8 GPUs", found) == []
 
 
 def test_rows_show_medians_and_the_share_of_nvitop() -> None:
