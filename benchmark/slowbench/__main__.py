@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from slowbench.observe import Run
     from slowbench.tools import Tool
 
-_CALM = ("healthy-fast",)  # jobs on which it is measured how far a tool slows them
+_CALM = "healthy-fast"  # the job on which it is measured how far a tool slows it
 _INSIDE = 12  # jobs on which tools run that need one to themselves: with all of them the table would take more than an hour
 _TABLE, _END = "<!-- table -->", "<!-- end of the table -->"  # marks of the page
 
@@ -29,6 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     """Exit 0, 1 where nothing could be run or a truth is at fault, 2 for wrong usage."""
     parser = argparse.ArgumentParser(prog="slowbench", description=__doc__)
     parser.add_argument("--version", action="version", version=f"slowbench {__version__}")
+    parser.set_defaults(page=None, wrong=False)  # of the table that `run` prints
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="run jobs, let tools watch them, and print the table")
     run.add_argument("--jobs", default="all", metavar="N|NAMES", help="a number of jobs of different kinds, or names with commas (all)")
@@ -95,7 +96,7 @@ def _run(options: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no job or tool is left behind
     halves, tools = truth.halves(), chosen(options.tools)
     names = asked(options.jobs, halves, jobs.scenario.names())
-    past = _read(options.output) if options.output.exists() else []
+    past = _read(options.output)[0] if options.output.exists() else []
     done = {(run.job, one.tool, one.digest) for run in past if not run.is_disturbed for one in run.observed if one.version}
     inside = [job for job in by_turns(halves) if halves[job] == truth.OPEN_HALF and jobs.has_loop(job)][:_INSIDE]
     if already := sum((job, tool.name, tool.digest) in done for job in names for tool in tools):
@@ -111,7 +112,7 @@ def _run(options: argparse.Namespace) -> int:
             gains = dict[str, observe.Tried]()
             left = [tool for tool in part if (job, tool.name, tool.digest) not in done]
             outside = [tool for tool in left if not tool.instrument]
-            for some in [outside] * bool(outside) + [[tool] for tool in left if tool.instrument]:
+            for some in filter(None, [outside, *([tool] for tool in left if tool.instrument)]):
                 run = observe.observed(job, some, options.seconds, None if options.no_advice else gains)
                 out.write(run.line() + "\n")
                 out.flush()
@@ -121,26 +122,29 @@ def _run(options: argparse.Namespace) -> int:
             print(f"{at}: {job}", file=sys.stderr, flush=True)
         if not options.no_overhead:
             for tool in tools:
-                found = [value for job in _CALM if (value := _slowdown(job, tool)) is not None]
-                if found:
-                    out.write(json.dumps({"tool": tool.name, "slowdown_pct": round(sum(found) / len(found), 1)}) + "\n")
+                if (slowdown_pct := _slowdown_pct(tool)) is not None:
+                    out.write(json.dumps({"tool": tool.name, "slowdown_pct": slowdown_pct}) + "\n")
     return _print(options)
 
 
-def _slowdown(job: str, tool: Tool) -> float | None:
+def _slowdown_pct(tool: Tool) -> float | None:
+    """Percent by which the tool slows a healthy job; None if it works inside, or the job cannot run."""
     from slowbench import observe
     from slowbench.jobs import runner
 
     try:
-        return observe.slowdown(job, tool)
+        return observe.slowdown(_CALM, tool)
     except runner.NotReady:
         return None
 
 
-def _read(path: Path) -> list[Run]:
+def _read(path: Path) -> tuple[list[Run], dict[str, float]]:
+    """(runs, tool -> percent by which it slows a healthy job) of a file of results."""
     from slowbench.observe import decoded
 
-    return [decoded(line) for line in path.read_text(encoding="utf-8").splitlines() if '"job"' in line]
+    lines = path.read_text(encoding="utf-8").splitlines()
+    slowdowns = [json.loads(line) for line in lines if '"slowdown_pct"' in line]
+    return [decoded(line) for line in lines if '"job"' in line], {one["tool"]: one["slowdown_pct"] for one in slowdowns}
 
 
 def _print(options: argparse.Namespace) -> int:
@@ -148,15 +152,13 @@ def _print(options: argparse.Namespace) -> int:
 
     if not options.output.exists():
         raise ValueError(f"there is no {options.output}: slowbench run -o {options.output} writes it")
-    runs = _read(options.output)
-    lines = [json.loads(line) for line in options.output.read_text(encoding="utf-8").splitlines() if '"slowdown_pct"' in line]
-    slowdowns = {line["tool"]: line["slowdown_pct"] for line in lines}
+    runs, slowdowns = _read(options.output)
     truths = {run.job: truth.made(run.job) for run in runs}
-    if getattr(options, "wrong", False):
+    if options.wrong:
         print("\n".join(wrong(runs, truths, truth.halves())) or "no wrong answer on the open half, and no fault")
         return 0
     found = text(runs, truths, truth.halves(), slowdowns)
-    if page := getattr(options, "page", None):
+    if page := options.page:
         before, mark, rest = page.read_text(encoding="utf-8").partition(_TABLE)
         _, end, after = rest.partition(_END)
         if not (mark and end):

@@ -126,7 +126,8 @@ class Watcher:
         self._thread.start()
 
     def _read(self) -> None:
-        for line in self._process.stdout or () if self._process is not None else ():
+        output = self._process.stdout if self._process is not None else None
+        for line in output or ():
             self._take(line)
         self.is_ready.set()  # it has ended, and need not be waited for
 

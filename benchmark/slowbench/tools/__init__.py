@@ -30,7 +30,7 @@ class Tool:
     def digest(self) -> str:
         """Hash of the scripts that the command names, or of its module here, so that an edited tool is another one; empty without any."""
         modules = [_HERE / f"{word.rpartition('.')[2]}.py" for word in self.command if word.startswith(f"{__name__}.")]
-        named = [path for path in map(Path, self.command[0 if not modules else 1 :]) if path.is_file()]
+        named = [path for path in map(Path, self.command[1 if modules else 0 :]) if path.is_file()]
         files = [path for path in (*modules, *named) if path.stat().st_size <= _MOST_BYTES]
         return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12] if files else ""
 
