@@ -70,9 +70,9 @@ def as_root(command: str) -> str:
     return filled("sudo sh -c {:quoted}", command)
 
 
-QUOTA_PCT = 20
+QUOTA_PCT = 20  # of one CPU, for a cgroup whose weight does not count beside the job's (a choice)
 REAL_TIME = (1, 2, 6)  # scheduling policies that precede all others, whatever the groups' weights
-_UNITS = (".service", ".scope", ".slice")
+_UNITS = (".service", ".scope", ".slice")  # ends of the names of cgroups that are systemd's units
 
 
 def fixes(takers: Sequence[Taker], job: ProcInfo, version: int, autogroup: bool) -> list[Fix]:
@@ -87,8 +87,8 @@ def fixes(takers: Sequence[Taker], job: ProcInfo, version: int, autogroup: bool)
         has_session = autogroup and not group and _has_own_session(taker.info, job)
         found.setdefault((taker.name in first, is_real_time, has_session, group), []).append(taker)
     told = [
-        _group_yields(alike, group, job, version) if group else _processes_yield(alike, job, autogroup)
-        for (*_, group), alike in sorted(found.items(), key=lambda item: -sum(taker.cores for taker in item[1]))
+        _group_yields(alike, group, job, version) if group else _processes_yield(alike, job, autogroup, is_real_time, has_session)
+        for (_, is_real_time, has_session, group), alike in sorted(found.items(), key=lambda item: -sum(taker.cores for taker in item[1]))
     ]
     return told + _more_for(_group_of(job), {group for *_, group in found}, version)
 
@@ -140,15 +140,13 @@ def _group_yields(takers: Sequence[Taker], group: str, job: ProcInfo, version: i
     return Fix(text, filled("echo {:d} 100000 > {:file}", QUOTA_PCT * 1000, cgroup_file(version, "cpu", group, "cpu.max")))
 
 
-def _processes_yield(takers: Sequence[Taker], job: ProcInfo, autogroup: bool) -> Fix:
+def _processes_yield(takers: Sequence[Taker], job: ProcInfo, autogroup: bool, is_real_time: bool, has_session: bool) -> Fix:
     names = joined(", ", names_of(list(takers)))
-    own_session = autogroup and all(_has_own_session(taker.info, job) for taker in takers)
     text, weighs = filled("Let {} run only when no other process wants the CPU", names), False
-    if any(taker.info is not None and taker.info.policy in REAL_TIME for taker in takers):
+    if is_real_time:
         weighs = autogroup and all(_is_in_session_apart(taker.info, job) for taker in takers)
         text = filled("End the real-time priority of {}, which comes before all others (or give it a CPU of its own)", names)
-    pids = [taker.pid for taker in takers]
-    sessions = _first_of_each_session(takers) if own_session else []
+    sessions = _first_of_each_session(takers) if has_session else []
     if len(sessions) > 1:
         text += ": their sessions have CPU time of their own, whatever their priority"
         command: str = filled("for pid in {:targets}; do echo 19 > /proc/$pid/autogroup; done", sessions)
@@ -156,7 +154,7 @@ def _processes_yield(takers: Sequence[Taker], job: ProcInfo, autogroup: bool) ->
         text += ": its session has CPU time of its own, whatever its priority"
         command = filled("echo 19 > /proc/{:targets}/autogroup", sessions)
     else:
-        command = _idling(pids, weighs)
+        command = _idling([taker.pid for taker in takers], weighs)
     others = any(taker.info is not None and taker.info.uid not in (None, job.uid) for taker in takers)
     return Fix(text, as_root(command) if others and job.uid else command)
 
@@ -173,9 +171,7 @@ def _idling(pids: list[int], weighs: bool) -> str:
     """Command that lets the processes run only on idle CPUs. ``weighs``: also lower the weight of their session, which counts from then
     on."""
     if len(pids) > 1:
-        each = (
-            "chrt --idle --all-tasks --pid 0 $pid && echo 19 > /proc/$pid/autogroup" if weighs else "chrt --idle --all-tasks --pid 0 $pid"
-        )
+        each = "chrt --idle --all-tasks --pid 0 $pid" + (" && echo 19 > /proc/$pid/autogroup" if weighs else "")
         return filled("for pid in {:targets}; do {:command}; done", pids, each)
     if weighs:
         return filled("chrt --idle --all-tasks --pid 0 {:targets} && echo 19 > /proc/{:targets}/autogroup", pids, pids)
