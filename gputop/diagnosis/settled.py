@@ -47,8 +47,8 @@ class Settled:
 
     def note(self, t_ns: int, parties: Parties, shares: Shares, standing: Sequence[Standing], *, awaits: bool) -> None:
         """Take in a judgement: `Window.parties` and `Window.shares` that were judged, and each job's standing. ``awaits``: whether
-        something depends on the time that passes, so that each feed counts; a phase that time ends, and a job that hangs or pauses, do so
-        as well. Of another job without a sign of life the moments of `_STILL_S` count."""
+        something depends on the time that passes, so that each feed counts; so does each while a phase lasts that time ends, or a job
+        hangs or pauses. Another job without a sign of life is judged again at the times of `_STILL_S`."""
         if self._leave_bounds(shares):
             self._moved_ns = t_ns
         if t_ns - self._turned_ns >= policy.SWINGS_NS:

@@ -16,6 +16,7 @@ from gputop.recording.format import pack_end, pack_frames, pack_header, restated
 from gputop.system.errors import UserError
 
 SHORT_S = 0.1  # a writer that waits no longer learns from the next frame that the reader has gone
+MOST_PENDING_BYTES = 8 << 20  # bytes that are kept for a reader that lags; the frame that goes beyond is the last
 _SELECTABLE = 1024  # FD_SETSIZE
 
 
@@ -25,7 +26,8 @@ class ReaderGone(Exception):
 
 @contextmanager
 def to_a_reader() -> Iterator[None]:
-    """Write without waiting in here: what a reader does not take yet ends it. Raises `ReaderGone`, or UserError, as on a full disk."""
+    """Let a block write without waiting: it ends where the reader takes no more for now. Raises `ReaderGone`, or UserError, as on a full
+    disk."""
     try:
         yield
     except BlockingIOError:
@@ -37,12 +39,7 @@ def to_a_reader() -> Iterator[None]:
 
 
 class PipeSink:
-    """Sends frames to a descriptor, never waiting for a slow reader: what does not fit is dropped whole and counted.
-
-    ``LIMIT`` bounds what is kept for a reader that lags. Regular files are simply written.
-    """
-
-    LIMIT = 8 << 20
+    """Sends frames to a descriptor, never waiting for a slow reader: a frame without room is dropped whole. A file is simply written."""
 
     def __init__(self, fd: int, header: Header, read_clocks: Callable[[], clocks.Clocks] = clocks.read) -> None:
         self._fd = fd
@@ -57,8 +54,8 @@ class PipeSink:
         self._poll.register(fd, 0)  # POLLERR and POLLHUP come unasked: the reader left
 
     def send(self, frame: Frame) -> bool:
-        """Queue the frame and write what the reader takes."""
-        fits = len(self._pending) < self.LIMIT
+        """Queue the frame and write what the reader takes; returns whether there was room for the frame."""
+        fits = len(self._pending) < MOST_PENDING_BYTES
         if fits:
             self._pending += self._new_header(frame.t_ns) + pack_frames([frame])
             self._sent_ns = frame.t_ns
@@ -94,14 +91,14 @@ class PipeSink:
 
     def _wait_and_write(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0.002:
+        while (left := end - time.monotonic()) > 0.002:  # poll counts in ms: the last one or two are slept
             self._watch(int(min(left - 0.001, 1.0) * 1000))
         if left > 0:
             time.sleep(left)
 
     def close(self, patience_s: float) -> int:
-        """Mark the stream's end, and give a slow reader so long to take what is pending, for a block that is cut off is lost; returns the
-        bytes that it has not taken. Raises as `flush`."""
+        """Mark the stream's end, and give a slow reader ``patience_s`` to take what is pending, for a block that is cut off is lost.
+        Returns how many bytes the reader has not taken. Raises as `flush`."""
         if not self._ended:
             self._ended = True
             self._pending += pack_end(self._sent_ns)
