@@ -136,12 +136,9 @@ class Users:
 
 def _passwd(path: str) -> dict[int, str]:
     names: dict[int, str] = {}
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            for line in file:
-                parts = line.split(":")
-                if len(parts) > 2 and parts[2].isdecimal():
-                    names.setdefault(int(parts[2]), parts[0])
-    except OSError:
-        pass
+    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            parts = line.split(":")
+            if len(parts) > 2 and parts[2].isdecimal():
+                names.setdefault(int(parts[2]), parts[0])
     return names

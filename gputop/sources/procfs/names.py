@@ -272,7 +272,7 @@ class _NameLookup:
             return told
         path = f"{self._folder}mountinfo"
         try:
-            _bytes(path, 64)
+            _bytes(path, 64)  # `mounted` gives no reason
         except OSError as error:
             self.missing["mounts"] = why(error)
             return told

@@ -40,8 +40,8 @@ CROWD_LOOKS_PER_S = 2.5  # readings of a trainer or worker if there are more tha
 TOGETHER = 2 * FEW  # trainers and workers that are read in the same tick: cheaper than in two, each with cold caches
 HOT_REFRESH_S, CROWD_REFRESH_S = 3, 6  # s between two readings of a trainer's, worker's or feeder's cgroup and affinity; if there are many
 UNKNOWN_REFRESH_S = 1  # s between two readings of one whose use of sockets is not known: it may be a server at rest
-TITLE_REFRESH_S = 12  # s between two readings of its command line, a multiple of both
-SOCKETS_REFRESH_S = 24  # s between two readings of a sleeping process's use of sockets, some ms for thousands; as above
+TITLE_REFRESH_S = 12  # s between two readings of its command line: it is read at some of these, so a multiple of both
+SOCKETS_REFRESH_S = 24  # s between two readings of a sleeping process's use of sockets, some ms for thousands: a multiple, too
 COLD_REFRESH_S = 60  # s between two readings of other processes' identity
 SETTLED_S = 2  # s of age at which a process is read once more: it is in its final cgroup now
 
@@ -280,11 +280,7 @@ class ProcfsSource:
 
     def _accounts_delays(self) -> bool:
         """True if the kernel accounts delays. Before Linux 5.14 it always does."""
-        try:
-            with open(self._proc + "sys/kernel/task_delayacct", "rb") as file:
-                return file.read().strip() != b"0"
-        except OSError:
-            return True
+        return (read_once(self._proc + "sys/kernel/task_delayacct", 16) or b"").strip() != b"0"
 
     def _list(self, tick: Tick, frame: Frame) -> dict[int, Process]:
         """Find new and ended processes; returns the new ones."""
@@ -515,7 +511,7 @@ class ProcfsSource:
             del self._ends[pid]
         found = frozenset[int]().union(*(ends.holders for ends in self._ends.values()))
         until_ns, woken = time.thread_time_ns() + ENDS_NS, beat.wakers & self._processes.keys()
-        likely = woken - found and woken
+        likely = woken - found and woken  # none, once all of them are found
         for pid, ends in list(self._ends.items()):
             process = reading[pid]
             if not ends.has_any and pid in self._hot:
