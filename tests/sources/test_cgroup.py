@@ -213,6 +213,10 @@ def test_a_cgroup_that_is_removed_does_no_harm_and_may_come_back(fake: FakeProc,
     write_v2(fake)
     fake.write("sys/fs/cgroup/kube/memory.current", "7000\n")
     assert cgroups(it.beat({7}, key=True))["/kube/pod"].mem_bytes == 7000
+    (fake.root / "sys/fs/cgroup/kube").rename(fake.root / "gone/again")  # removed and made anew between two readings
+    write_v2(fake)
+    fake.write("sys/fs/cgroup/kube/memory.current", "9000\n")
+    assert cgroups(it.beat({7}, key=True))["/kube/pod"].mem_bytes == 9000
     it.source.close()
     assert not [name for name in os.listdir("/proc/self/fd") if str(fake.root) in _link(name)]
 
