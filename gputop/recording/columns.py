@@ -25,9 +25,10 @@ import struct
 import sys
 import typing
 from array import array
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
-from itertools import accumulate, chain, islice, repeat
+from itertools import accumulate, chain, count, islice, repeat
 from operator import add, itemgetter, sub
 from types import NoneType
 from typing import Any, NamedTuple
@@ -130,7 +131,7 @@ class Subjects:
     """The subjects of one table, over a chunk, and where their numbers stood last."""
 
     def __init__(self) -> None:
-        self._slots: dict[Any, int] = {}
+        self._slots: defaultdict[Any, int] = defaultdict(count().__next__)  # a new subject gets the next number
         self._lasts: dict[str, list[int]] = {}
         self._counts: dict[str, dict[int, dict[int, int]]] = {}
         self._ids: list[int] | None = None
@@ -138,7 +139,7 @@ class Subjects:
     def arrange(self, keys: Iterable[Any]) -> None:
         """Take the rows of a piece, by their subjects' keys."""
         slots = self._slots
-        ids = [slots.setdefault(key, len(slots)) for key in keys]
+        ids = list(map(slots.__getitem__, keys))
         if ids == self._ids:
             return
         self._ids = ids
@@ -147,16 +148,16 @@ class Subjects:
         for place, row in enumerate(rows):
             inverse[row] = place
         self.by_subject, self.by_row = (tuple, tuple) if rows == inverse == list(range(len(rows))) else (pick(rows), pick(inverse))
-        sorted_ids = [ids[row] for row in rows]
-        self._starts = [i for i, slot in enumerate(sorted_ids) if not i or slot != sorted_ids[i - 1]]
-        self._present = [sorted_ids[start] for start in self._starts]
-        ends = [*self._starts[1:], len(ids)]
+        times = Counter(ids)
+        self._present = sorted(times)
+        counts = [times[slot] for slot in self._present]
+        ends = list(accumulate(counts))
+        self._starts = [0, *ends[:-1]]
         behind = list(range(len(slots) - 1, len(slots) + len(ids) - 1))
         for start, slot in zip(self._starts, self._present, strict=True):
             behind[start] = slot
         self._behind, self._at_ends = pick(behind), pick([end - 1 for end in ends])
-        counts = map(sub, ends, self._starts)
-        self._spread = pick([i for i, count in enumerate(counts) for _ in range(count)])
+        self._spread = pick(list(chain.from_iterable(map(repeat, range(len(counts)), counts))))
         self._before_starts = pick([start - 1 if start else len(ids) for start in self._starts])
         self._known = pick(self._present)
         self._complete = self._present == list(range(len(slots)))
@@ -423,10 +424,11 @@ class ColumnDecoder:
         if code != (INTEGERS if field.kind == "int" else FLOATS if field.kind == "float" else -1):
             raise ColumnError("a column's kind is not known")
         values: Sequence[Any] = subjects.hold(field.name) if steps == ZEROS else subjects.values(field.name, unpack_integers(steps, count))
+        unit = field.unit
         if field.kind == "float":
-            values = [value / field.unit for value in values]
-        elif field.unit > 1:
-            values = [value * field.unit for value in values]
+            values = [value / unit for value in values]
+        elif unit > 1:
+            values = [value * unit for value in values]
         if absent is not None:
             if not field.nullable or len(absent) != count:
                 raise ColumnError("values are absent that must be there")

@@ -44,14 +44,15 @@ def check_frames(frames: list[Frame]) -> list[Frame]:
         if not before <= frame.t_ns < MOST_NS or not 0 <= frame.seq < MOST_COUNT or not 0 <= frame.missed < MOST_COUNT:
             raise ValueError("a frame's clock cannot be")
         before = frame.t_ns
-        if not 0 <= frame.ticks <= MOST_IN_FRAME or not all(0 < one.times <= MOST_IN_FRAME for one in frame.met):
+        times = [one.times for one in frame.met]
+        if not 0 <= frame.ticks <= MOST_IN_FRAME or min(times, default=1) <= 0 or max(times, default=1) > MOST_IN_FRAME:
             raise ValueError("a merged frame counts too many")
-        if max(map(len, _lists(frame)), default=0) > MOST_IN_FRAME or sum(one.times for one in frame.met) > MOST_IN_FRAME:
+        if max(map(len, _lists(frame)), default=0) > MOST_IN_FRAME or sum(times) > MOST_IN_FRAME:
             raise ValueError("a frame holds too many readings")
         if frame.gpus:
             frame.gpus = list(map(_gpu, frame.gpus))
         if frame.readings:
-            frame.readings = list(map(_measured, frame.readings))
+            frame.readings = _all_measured(frame.readings)
         if frame.host is not None:
             frame.host = _host(frame.host)
         if frame.traces:
@@ -84,8 +85,8 @@ def _gpu(gpu: Gpu) -> Gpu:
         raise ValueError("a GPU's number or clock cannot be")
     gpu = _measured(gpu)
     if gpu.mig:
-        gpu = _with(gpu, "mig", list(map(_measured, gpu.mig)))
-    return _with(gpu, "procs", list(map(_measured, gpu.procs))) if gpu.procs else gpu
+        gpu = _with(gpu, "mig", _all_measured(gpu.mig))
+    return _with(gpu, "procs", _all_measured(gpu.procs)) if gpu.procs else gpu
 
 
 def _host(host: Host) -> Host:
@@ -94,15 +95,29 @@ def _host(host: Host) -> Host:
     host = _measured(host)
     if host.hardware is not None and (hardware := _measured(host.hardware)) is not host.hardware:
         host = msgspec.structs.replace(host, hardware=hardware)
-    return _with(host, "cgroups", list(map(_measured, host.cgroups))) if host.cgroups else host
+    return _with(host, "cgroups", _all_measured(host.cgroups)) if host.cgroups else host
+
+
+def _all_measured(structs: list[_One]) -> list[_One]:
+    """The structs, each as `_measured` returns it; the same list where all are sound, as nearly always: one look at all numbers shows
+    it."""
+    if not structs:
+        return structs
+    values_of = _NUMBERS[type(structs[0])][1]
+    return structs if _are_readings(chain.from_iterable(map(values_of, structs))) else list(map(_measured, structs))
+
+
+def _are_readings(values: Iterable[float | None]) -> bool:
+    """True if each number is one that a sensor gives: finite, and between `LEAST_READING` and `MOST_READING`."""
+    taken = list(filter(None, values))
+    return not taken or (isfinite(sum(taken)) and min(taken) >= LEAST_READING and max(taken) <= MOST_READING)
 
 
 def _measured(struct: _One) -> _One:
     """The struct with None for each number that is no reading: NaN, infinite, or beyond `LEAST_READING` and `MOST_READING`."""
     names, values_of = _NUMBERS[type(struct)]
     values = values_of(struct)
-    taken = list(filter(None, values))
-    if not taken or (isfinite(sum(taken)) and min(taken) >= LEAST_READING and max(taken) <= MOST_READING):
+    if _are_readings(values):
         return struct
     none = {name: None for name, value in zip(names, values, strict=True) if value and not LEAST_READING <= value <= MOST_READING}
     return msgspec.structs.replace(struct, **none)
@@ -110,8 +125,7 @@ def _measured(struct: _One) -> _One:
 
 def _with(struct: _One, name: str, value: list[Any]) -> _One:
     """The struct with ``value`` in the field ``name``; the same object if nothing has changed."""
-    stood = getattr(struct, name)
-    return struct if all(a is b for a, b in zip(value, stood, strict=True)) else msgspec.structs.replace(struct, **{name: value})
+    return struct if value is getattr(struct, name) else msgspec.structs.replace(struct, **{name: value})
 
 
 def _numbers(struct: type) -> tuple[tuple[str, ...], Callable[[Any], tuple[float | None, ...]]]:
