@@ -180,16 +180,15 @@ class Subjects:
         self._put(name, stood, self._at_ends(column))
         return list(map(sub, column, behind))
 
-    def values(self, name: str, steps: Sequence[int]) -> Sequence[int]:
+    def values(self, name: str, steps: Sequence[int]) -> Iterable[int]:
         """The inverse of `steps`."""
         stood = self._stood(name)
         totals = [*accumulate(steps), 0]
         offsets = list(map(sub, self._known(stood), self._before_starts(totals)))
-        values = list(map(add, totals, self._spread(offsets)))
-        self._put(name, stood, self._at_ends(values))
-        return values
+        self._put(name, stood, list(map(add, self._at_ends(totals), offsets)))
+        return map(add, totals, self._spread(offsets))
 
-    def hold(self, name: str) -> Sequence[int]:
+    def hold(self, name: str) -> Iterable[int]:
         """The values where no step is other than 0."""
         return self._spread(self._known(self._stood(name)))
 
@@ -423,12 +422,12 @@ class ColumnDecoder:
         absent, steps = parts
         if code != (INTEGERS if field.kind == "int" else FLOATS if field.kind == "float" else -1):
             raise ColumnError("a column's kind is not known")
-        values: Sequence[Any] = subjects.hold(field.name) if steps == ZEROS else subjects.values(field.name, unpack_integers(steps, count))
+        numbers = subjects.hold(field.name) if steps == ZEROS else subjects.values(field.name, unpack_integers(steps, count))
         unit = field.unit
         if field.kind == "float":
-            values = [value / unit for value in values]
-        elif unit > 1:
-            values = [value * unit for value in values]
+            values: list[Any] = [number / unit for number in numbers]
+        else:
+            values = [number * unit for number in numbers] if unit > 1 else list(numbers)
         if absent is not None:
             if not field.nullable or len(absent) != count:
                 raise ColumnError("values are absent that must be there")
@@ -456,11 +455,10 @@ _MAIN_PLACES = [ProcSample.__struct_fields__.index(name) for name in MAIN_THREAD
 def _put_back(mains: Iterable[tuple[Any, ...]], column: Sequence[list[ThreadSample] | None]) -> None:
     """The inverse of `_leave_out`."""
     for main, threads in zip(mains, column, strict=True):
-        for at, thread in enumerate(threads or ()):
-            if thread.timeslices == -1 and thread.tid == main[0] and threads:
-                if None in main[1:4]:
-                    raise ColumnError("a main thread repeats values that its process lacks")
-                threads[at] = ThreadSample(*main)
+        if threads and threads[0].timeslices == -1 and threads[0].tid == main[0]:
+            if None in main[1:4]:
+                raise ColumnError("a main thread repeats values that its process lacks")
+            threads[0] = ThreadSample(*main)
 
 
 def _typed(field: FieldPlan, values: Any, count: int) -> list[Any]:
