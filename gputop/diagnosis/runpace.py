@@ -112,9 +112,11 @@ def _shares(board: Board, job: WalkedJob) -> bool:
         return True
     own = {proc.pid for proc in (job.trainer, *job.workers, *job.managers)} | {one.pid for one in job.members}
     host, infos = board.header.host, board.infos
-    key = job_key(job.trainer.info, host)
     for gpu in job.gpus:
         users = board.gpus[gpu.index].compute_pids if gpu.index in board.gpus else frozenset[int]()
+        if users <= own:
+            continue
+        key = job_key(job.trainer.info, host)
         others = {pid for pid in users - own if key is None or pid not in infos or job_key(infos[pid], host) != key}
         if len(others) > (0 if users & own else 1):  # in a namespace of pids its own one may be unknown
             return True

@@ -113,6 +113,8 @@ def edges_of(proc: ProcFacts, facts: Facts) -> list[Edge]:
         found, missing = take(found, stopped, slept, lambda edge: edge.pid not in (0, proc.info.ppid))
         kinds = kinds | {waits.STOPPED: kinds.get(waits.STOPPED, 0.0) + stopped - missing}
     edges = [edge for edge in found if edge.share > 0.0] + [Edge(kind, share, measured=False, ended=False) for kind, share in kinds.items()]
+    if not any(edge.kind == waits.DISK for edge in edges):
+        return edges
     remote, served = proc.reads_remotely, facts.file_servers
     return [edge._replace(kind=waits.NETWORK) if edge.kind == waits.DISK and (remote or edge.pid in served) else edge for edge in edges]
 
@@ -136,9 +138,9 @@ def take(
 ) -> tuple[list[Edge], float]:
     """(edges after taking ``share`` from the ones of ``kinds``, earlier kinds first; the share that could not be taken)."""
     left = list(edges)
-    for kind in kinds:
+    for kind in kinds if share > 0.0 else ():
         for number, edge in enumerate(left):
-            if edge.kind == kind and which(edge) and share > 0.0:
+            if edge.kind == kind and share > 0.0 and which(edge):
                 taken = min(share, edge.share)
                 left[number] = edge._replace(share=edge.share - taken)
                 share -= taken

@@ -44,8 +44,8 @@ def served_in_turns(job: WalkedJob, facts: WalkedFacts, ahead: Mapping[int, floa
     running = sum(worker.run for worker in job.workers)
     may_serve = [one for one in (*job.managers, *job.workers) if one.kinds.get(LOCK, 0.0) >= policy.NEARLY_ALL]
     served = max((one.clients[1] for one in may_serve), default=0.0)
-    idle = not programs_at_work(job, facts) and not programs_wait(job, facts)
-    all_ask = len(asking) >= 2 and len(asking) == len(job.workers) and policy.MOST <= running <= policy.GIL_CPUS and idle
+    all_ask = len(asking) >= 2 and len(asking) == len(job.workers) and policy.MOST <= running <= policy.GIL_CPUS
+    all_ask = all_ask and not programs_at_work(job, facts) and not programs_wait(job, facts)
     return all_ask or (served >= 1.0 and len(asking) >= 2)
 
 

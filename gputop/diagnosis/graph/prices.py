@@ -39,9 +39,9 @@ def put_down(walk: Walk, job: WalkedJob, facts: WalkedFacts) -> WalkedJob:
     job = replace(job, pools=pools, way=way)
     walk.see(job, facts)
     prices = [price for find in _PRICES for price in find(walk)]
-    for leaf, price, takes, _ in sorted(prices, key=lambda one: (not one.measured, -one.share)):
+    for leaf, price, takes, _ in sorted((one for one in prices if one.share > 0.0), key=lambda one: (not one.measured, -one.share)):
         total = sum(share for pool, share, _ in parts if takes(pool))
-        if price <= 0.0 or total <= 0.0:
+        if total <= 0.0:
             continue
         part = min(1.0, price / total)
         taken = [part * share if takes(pool) else 0.0 for pool, share, _ in parts]
@@ -57,6 +57,8 @@ def _move_of_copies(walk: Walk) -> None:
     """Move from the copies, whatever found them, what they take because a link is narrower than it could be, and of the rest what they take
     because they come from another NUMA node."""
     ways = [(share, way) for _, share, way in walk.parts if way.leaf == _COPIES]
+    if not ways:
+        return
     whole = sum(share for share, _ in ways)
     narrowed = min(whole, gpuside.narrowed(walk.job))
     for leaf, part in ((Leaf("copy", "narrow"), narrowed), (Leaf("copy", "far"), placement.remote(walk.job, whole - narrowed))):

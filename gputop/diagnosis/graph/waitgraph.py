@@ -106,13 +106,16 @@ class Walk(Times):
         for edge in self.without_unseen_turns(others, scale):
             delayed = edge.share * (1.0 - keep) if edge.kind == RUN else 0.0
             self.follow(trainer, edge, (edge.share - delayed) * scale, ())
-            self.follow(trainer, edge._replace(kind=READY), delayed * scale, ())
+            if delayed > 0.0:
+                self.follow(trainer, edge._replace(kind=READY), delayed * scale, ())
         gap = max(0.0, loss - held * scale)
         self.book("gap", "main", gap, (Hop(trainer.pid, trainer.pid, "gap", gap, job.cuda.calls is not None),))
 
     def without_unseen_turns(self, edges: list[Edge], scale: float) -> list[Edge]:
         """The edges without possible waits for one GPU while another has nothing to do; these are booked as unknown."""
         unseen, left, spins = self.job.gpu_use.unseen_turns, [], may_spin(self.job)
+        if unseen <= 0.0:
+            return edges
         for edge in edges:
             unsure = min(unseen, edge.share) if self.may_be_gpu(edge) or (spins and edge.kind == RUN) else 0.0
             unseen -= unsure
