@@ -240,7 +240,9 @@ class Board(Struct):
         for proc in frame.procs:
             self.procs[proc.pid] = proc
         for gpu in frame.gpus:
-            self.gpus.setdefault(gpu.index, GpuBoard(gpu.index)).fold(gpu)
+            if gpu.index not in self.gpus:
+                self.gpus[gpu.index] = GpuBoard(gpu.index)
+            self.gpus[gpu.index].fold(gpu)
         for source in frame.sources:
             self.sources[source.name] = source
         if frame.host is not None:

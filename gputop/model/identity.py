@@ -302,7 +302,9 @@ def _step_in(info: ProcInfo) -> str:
 
 def _env(info: ProcInfo, *names: str) -> str:
     """Value of the first variable that is set, cleaned and bounded; empty without one."""
-    return clean(next((value for name in names if (value := info.env.get(name, "").strip())), ""), MOST_CHARS)
+    env = info.env
+    value = next((value for name in names if name in env and (value := env[name].strip())), "")
+    return clean(value, MOST_CHARS) if value else ""
 
 
 def identifying_paths(paths: Mapping[str, str], known: str) -> list[str]:

@@ -11,7 +11,7 @@ from types import FrameType
 
 import pytest
 
-from gputop.diagnosis.facts.takers import Stranger, gather, tree_ns
+from gputop.diagnosis.facts.takers import Stranger, reaped_cores, tree_ns
 from gputop.model import roles
 from gputop.model.board import Board
 from gputop.model.frame import CpuSample, Frame, Gpu, GpuProc, Header, Host, ProcInfo, ProcSample, ThreadSample
@@ -162,7 +162,7 @@ def test_what_nested_programs_took_that_have_ended_is_summed_without_recursion(s
         strangers[info.pid].push(_sample(info, 900, 2 * BEGAN_NS), before, 0)
     after.procs = {pid: strangers[pid].latest for pid in (1, TRAINER)}
     began = time.monotonic()
-    assert gather([], strangers, after, BEGAN_NS) == []
+    assert reaped_cores(strangers, after, BEGAN_NS) == {}
     before.procs = {info.pid: _sample(info, 1, BEGAN_NS) for info in infos}
     assert tree_ns(before, TRAINER) > 0
     assert time.monotonic() - began < AT_MOST_S

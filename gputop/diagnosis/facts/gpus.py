@@ -25,7 +25,8 @@ class Gpus:
         """Take in a board."""
         ours = () if who.is_foreign_list(board.infos, board.compute_pids) else board.infos
         for index, gpu in board.gpus.items():
-            track = self._whole.setdefault(index, GpuTrack())
+            track = self._whole.get(index) or GpuTrack()
+            self._whole[index] = track
             track.push(gpu, board.t_ns, oldest_ns)
             if any(proc.pid in ours for proc in gpu.procs):
                 track.held_ns = board.t_ns

@@ -22,7 +22,6 @@ from gputop.diagnosis.facts.proc import blocked_on
 from gputop.diagnosis.facts.stepclock import from_calls
 from gputop.findings import policy
 from gputop.findings.ranks import RankPace, find_late_rank, find_slow_part, find_slowest, waited_share
-from gputop.model.identity import job_key
 from gputop.model.parallel import parallel_of
 from gputop.model.roles import SIZE_VARIABLES, number_in
 
@@ -116,7 +115,7 @@ def _groups(families: list[list[_Job]]) -> list[list[_Job]]:
 
 def _are_ranks(family: Sequence[JobFacts]) -> bool:
     """True if a launcher gave each a rank, MPI's gives no more than that; or if each has its number in its title."""
-    by_launcher = bool(job_key(family[0].trainer.info)) or all(job.trainer.role.rank is not None for job in family)
+    by_launcher = bool(family[0].trainer.training) or all(job.trainer.role.rank is not None for job in family)
     return by_launcher or all(_is_numbered(job) for job in family)
 
 
@@ -144,7 +143,7 @@ def _families(jobs: list[_Job]) -> list[list[_Job]]:
     found: list[list[_Job]] = []
     for family in _by(lambda job: _training(job) or _started(job), jobs if len(jobs) > 1 else []):
         # A launcher may give each rank arguments of its own (--local_rank); two trainings that look alike differ in theirs.
-        alike = not job_key(family[0].trainer.info) or _ranks_differ(family)
+        alike = not family[0].trainer.training or _ranks_differ(family)
         split = [family] if alike else _by(lambda job: tuple(job.trainer.info.cmdline), family)
         found += [part for part in split if len(part) > 1]
     return found
@@ -152,7 +151,7 @@ def _families(jobs: list[_Job]) -> list[list[_Job]]:
 
 def _training(job: JobFacts) -> Hashable:
     """The training that the job is a rank of; ranks of two users belong to two trainings. None if the environment names none."""
-    key = job_key(job.trainer.info)
+    key = job.trainer.training
     return (key, job.trainer.info.uid) if key else None
 
 

@@ -7,9 +7,8 @@ the queue is full, and the GPU's waits at other times have another reason.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Sequence
-from operator import itemgetter
 
 from gputop.findings import policy
 from gputop.model.frame import MainSamples
@@ -24,16 +23,17 @@ class Launches:
 
     def __init__(self) -> None:
         self._last: dict[int, MainSamples] = {}
-        self._bursts: dict[int, deque[tuple[int, int, int]]] = {}  # pid -> (begin, end, ns spent launching) of each burst
+        self._bursts: defaultdict[int, deque[tuple[int, int, int]]] = defaultdict(deque)
+        """Pid -> (begin, end, ns spent launching) of each burst."""
 
     def note(self, t_ns: int, told: Iterable[MainSamples]) -> None:
         """Take in the samples reported at ``t_ns``."""
         for one in told:
-            old, self._last[one.pid] = self._last.get(one.pid, MainSamples(one.pid)), one
+            old, self._last[one.pid] = self._last.get(one.pid) or MainSamples(one.pid), one
             watched_ns, launch_ns = one.watched_ns - old.watched_ns, max(0, one.launch_ns - old.launch_ns)
             if 0 < watched_ns < (policy.BURST_SPAN_NS if not old.watched_ns else t_ns):
                 began_ns = t_ns - TOLD_NS - watched_ns
-                self._bursts.setdefault(one.pid, deque()).append((began_ns, t_ns, launch_ns))
+                self._bursts[one.pid].append((began_ns, t_ns, launch_ns))
 
     def forget(self, oldest_ns: int, pids: Collection[int]) -> None:
         """Drop bursts from before the window, and all of processes that are not in ``pids``."""
@@ -51,16 +51,15 @@ class Launches:
         readings still missing, if there are others.
         """
         newest_ns = min((readings[-1][0] if readings else 0 for readings in gpus), default=0)
-        read_ns = [[*map(itemgetter(0), readings)] for readings in gpus]
+        columns = [([t_ns for t_ns, _ in readings], [pct for _, pct in readings]) for readings in gpus]
         known: list[tuple[int, float]] = []
         new: list[tuple[int, float]] = []
         for began_ns, ended_ns, launch_ns in self._bursts.get(pid, ()):
             if not launch_ns:
                 continue
             met: list[float] = []
-            for readings, times in zip(gpus, read_ns, strict=True):
-                since, until = bisect_right(times, began_ns), bisect_right(times, ended_ns + TOLD_NS)
-                met += [readings[at][1] for at in range(since, until)]
+            for read_ns, pcts in columns:
+                met += pcts[bisect_right(read_ns, began_ns) : bisect_right(read_ns, ended_ns + TOLD_NS)]
             if met and max(met) - min(met) < 100 * policy.HALF:
                 told = known if newest_ns >= ended_ns + TOLD_NS // 2 else new
                 told.append((launch_ns, launch_ns * (1.0 - sum(met) / len(met) / 100)))

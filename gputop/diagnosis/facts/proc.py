@@ -14,6 +14,7 @@ from gputop.diagnosis.facts.waits import LOCK, NETWORK, ONCPU, PIPE, POLL, UNKNO
 from gputop.findings import policy
 from gputop.findings.verdict import ProcState
 from gputop.model.frame import ProcInfo, ProcSample, ThreadSample
+from gputop.model.identity import JobKey, job_key
 from gputop.model.rates import counter_per_s, thread_deltas
 from gputop.model.roles import Role
 from gputop.model.syscalls import is_fuse
@@ -61,6 +62,11 @@ class ProcFacts(Struct, frozen=True, dict=True):
     shared_futexes: Counter[int] = field(default_factory=Counter)  # futexes between processes at which looks met its main thread
     met_at_locks: int = 0  # looks that met its main thread at a lock
     state: ProcState = NO_STATE  # by the wait-for graph
+
+    @cached_property
+    def training(self) -> JobKey | None:
+        """The training that the process is a rank of, by its environment; None if that names none."""
+        return job_key(self.info)
 
     @property
     def cpu_s(self) -> float:
@@ -257,7 +263,7 @@ class ProcFacts(Struct, frozen=True, dict=True):
         told = [thread for sample in self.samples for thread in sample.threads if thread.syscall is not None or thread.wchan is not None]
         if not told:
             return _NOBODY
-        moved = {thread.tid: thread for thread in self._thread_deltas() if thread.oncpu_ns > 0 and thread.tid != self.pid}
+        moved = {thread.tid: thread for thread in self._thread_deltas if thread.oncpu_ns > 0 and thread.tid != self.pid}
         by_thread: dict[int, Counter[str]] = {}
         drivers = {thread.tid for thread in self.info.threads if thread.comm.startswith(DRIVER)}
         for thread in told:
@@ -282,6 +288,7 @@ class ProcFacts(Struct, frozen=True, dict=True):
             return TURN
         return self.kind_of("D" if thread.state == "D" else "S", thread.syscall, thread.syscall_arg, thread.wchan)
 
+    @cached_property
     def _thread_deltas(self) -> list[ThreadSample]:
         return thread_deltas(self.threaded or self.newer, self.newer)
 
@@ -292,7 +299,7 @@ class ProcFacts(Struct, frozen=True, dict=True):
         return self.newer.state == "Z" and self.newer.exit_code == 0
 
     def _sum_threads(self, only: Collection[int] = ()) -> tuple[float, float]:
-        others = [one for one in self._thread_deltas() if one.tid != self.pid and (not only or one.tid in only)]
+        others = [one for one in self._thread_deltas if one.tid != self.pid and (not only or one.tid in only)]
         ns = max(1, self.newer.t_ns - (self.threaded or self.newer).t_ns)
         return sum(one.oncpu_ns for one in others) / ns, sum(one.run_delay_ns for one in others) / ns
 
@@ -307,7 +314,7 @@ class ProcFacts(Struct, frozen=True, dict=True):
     def threads_at_work(self) -> int:
         """Number of other threads that ran or were runnable for `policy.AT_WORK` of the time, without the driver's."""
         drivers = {thread.tid for thread in self.info.threads if thread.comm.startswith(DRIVER)}
-        others = (one for one in self._thread_deltas() if one.tid != self.pid and one.tid not in drivers)
+        others = (one for one in self._thread_deltas if one.tid != self.pid and one.tid not in drivers)
         ns = max(1, self.newer.t_ns - (self.threaded or self.newer).t_ns)
         return sum(one.oncpu_ns + one.run_delay_ns >= policy.AT_WORK * ns for one in others)
 
@@ -316,13 +323,13 @@ class ProcFacts(Struct, frozen=True, dict=True):
         """Share of the window that the busiest other thread ran or was runnable, without `WATCHERS`."""
         drivers = {thread.tid for thread in self.info.threads if thread.comm.startswith(WATCHERS)}
         ns = max(1, self.newer.t_ns - (self.threaded or self.newer).t_ns)
-        others = (one for one in self._thread_deltas() if one.tid != self.pid and one.tid not in drivers)
+        others = (one for one in self._thread_deltas if one.tid != self.pid and one.tid not in drivers)
         return max(((one.oncpu_ns + one.run_delay_ns) / ns for one in others), default=0.0)
 
     @property
     def busiest_thread(self) -> str:
         """Name of the other thread that ran most; empty without one or without a name."""
-        others = [one for one in self._thread_deltas() if one.tid != self.pid]
+        others = [one for one in self._thread_deltas if one.tid != self.pid]
         tid = max(others, key=lambda one: one.oncpu_ns).tid if others else 0
         return next((thread.comm for thread in self.info.threads if thread.tid == tid), "")
 

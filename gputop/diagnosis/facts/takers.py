@@ -94,7 +94,7 @@ class TakerTrack:
     ) -> tuple[list[Taker], dict[int, dict[str, float]], float]:
         """(strangers that took a noticeable part of a CPU, most first; trainer -> label of its helpers -> CPUs; CPUs of gputop's own
         processes)."""
-        found, helpers, watching = [], dict[int, dict[str, float]](), 0.0
+        taken, helpers, watching = list[tuple[float, int]](), dict[int, dict[str, float]](), 0.0
         for pid, stranger in self._strangers.items():
             old, new = stranger.used[0], stranger.used[-1]
             if len(stranger.used) < 2 or new.t_ns <= oldest_ns:
@@ -112,22 +112,18 @@ class TakerTrack:
             elif pid in self._recorders:
                 watching += cores
             else:
-                kept_s = sum(waits.get(pid, 0.0) for waits in behind.values())
-                found.append(
-                    Taker(
-                        pid=pid,
-                        name=stranger.name,
-                        cores=cores,
-                        preempted_s=kept_s,
-                        where=shares(stranger.ns_on),
-                        before_ns=stranger.before_ns(oldest_ns),
-                        info=stranger.info,
-                    )
-                )
+                taken.append((cores, pid))
         others = {pid: one for pid, one in self._strangers.items() if pid not in roles and pid not in self._recorders}
-        found = gather(found, others, board, oldest_ns)
-        found.sort(key=lambda taker: -taker.cores)
-        return found[:MOST], helpers, watching
+        reaped = reaped_cores(others, board, oldest_ns)
+        taken.sort(key=lambda one: -one[0])
+        found = [self._taker(pid, cores, behind, oldest_ns) for cores, pid in (taken if reaped else taken[:MOST])]
+        if reaped:
+            found = sorted(gather(found, reaped, others, board), key=lambda taker: -taker.cores)[:MOST]
+        return found, helpers, watching
+
+    def _taker(self, pid: int, cores: float, behind: Mapping[int, Mapping[int, float]], oldest_ns: int) -> Taker:
+        one, kept_s = self._strangers[pid], sum(waits.get(pid, 0.0) for waits in behind.values())
+        return Taker(pid, one.name, cores, kept_s, shares(one.ns_on), one.before_ns(oldest_ns), one.info)
 
     def growers(self, board: Board, roles: Mapping[int, Role], fed: Mapping[int, int]) -> list[Grower]:
         """Strangers, not started by a job, that hold `policy.GROWN_BYTES` more memory than when they were first seen; most growth first."""
@@ -235,7 +231,10 @@ class TakerTrack:
                 kinds = _by_counters(kinds, longer, min(1.0, sum(_wanted(recent[0], recent[-1]))))
             if pid in fed and (stranger.info is None or stranger.info.ppid != starter):
                 del kinds[waits.POLL]
-            found.setdefault(starter, Counter()).update(kinds)
+            if starter in found:
+                found[starter].update(kinds)
+            else:
+                found[starter] = kinds
         return found
 
     def programs(self, starters: Mapping[int, int], oldest_ns: int) -> dict[int, tuple[float, float]]:
@@ -266,7 +265,7 @@ class TakerTrack:
 
 
 def _kinds_of(samples: Sequence[ProcSample], kind_of: KindOf) -> Counter[str]:
-    return Counter(kind_of(sample.state, sample.syscall, sample.syscall_arg, sample.wchan) for sample in samples)
+    return Counter([kind_of(sample.state, sample.syscall, sample.syscall_arg, sample.wchan) for sample in samples])
 
 
 _VAGUE = (waits.LOCK, waits.POLL, waits.TIMER, waits.CHILD, waits.UNKNOWN)  # sleeps of a main thread that leaves the work to its threads
@@ -406,7 +405,7 @@ class Stranger(Struct):
         self.latest = sample
         asked = _asked(sample)
         if asked or self.asked:
-            self.asked = tuple(one for one in self.asked if one.t_ns > oldest_ns - BEFORE_NS) + asked
+            self.asked = tuple([one for one in self.asked if one.t_ns > oldest_ns - BEFORE_NS]) + asked
         self.used.append(used)
         while len(self.used) > 2 and self.used[1].t_ns <= oldest_ns:
             del self.used[0]
@@ -493,11 +492,8 @@ SPAWN_LEVELS = 6  # parents to look at: between make and the compiler stand a ma
 _INIT = 1  # pid of init: it reaps all orphans, and did not start them
 
 
-def gather(takers: list[Taker], strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> list[Taker]:
-    """The takers, with short-lived programs counted by the process that starts them."""
-    reaped = _reaped(strangers, board, oldest_ns)
-    if not reaped:
-        return takers
+def gather(takers: list[Taker], reaped: Mapping[int, float], strangers: Mapping[int, Stranger], board: Board) -> list[Taker]:
+    """The takers, with short-lived programs counted by the process that starts them. ``reaped``: see `reaped_cores`."""
     tops = {pid: top for pid in strangers if (top := _top(pid, reaped, strangers)) is not None}
     alone = {taker.pid: taker for taker in takers}
     members: dict[int, list[int]] = {}
@@ -525,7 +521,7 @@ def _ns_on(stranger: Stranger, stays: bool) -> Counter[int]:
     return stranger.ns_on + Counter({first.cpu: first.own_ns} if first.cpu is not None and not stays else {})
 
 
-def _reaped(strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> dict[int, float]:
+def reaped_cores(strangers: Mapping[int, Stranger], board: Board, oldest_ns: int) -> dict[int, float]:
     """Pid -> CPUs that its reaped short-lived children took, if noticeable."""
     apart, found = _apart(strangers, board, oldest_ns), dict[int, float]()
     for pid, stranger in strangers.items():

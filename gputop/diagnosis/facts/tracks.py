@@ -46,6 +46,9 @@ _STANDING = (
 )  # fmt: skip
 
 
+_NONE: Counter[int] = Counter()
+
+
 class ProcTrack:
     """The samples of one trainer or worker."""
 
@@ -59,22 +62,26 @@ class ProcTrack:
         self.began_ns = self.moved_ns = sample.t_ns
         self.first_rss_bytes = sample.rss_bytes
         self.samples = [sample]  # few, for which a deque has far too much room
-        self.kinds = [[self._met(sample)]]  # kinds of wait of each sample and of the looks before it; ``counts`` has the sums
-        self.counts = {self.kinds[0][0]: 1}
+        self.kinds: list[dict[str, int]] = [{self._met(sample): 1}]
+        """Kind of wait -> how often a sample, and the looks before it, met it; ``counts`` has the sums"""
+        self.counts = self.kinds[0].copy()
         self.uninterruptible_ns = [sched.uninterruptible_ns if sched else None]
-        self.between: list[str] = []
+        self.between: dict[str, int] = {}  # like ``kinds``, of the looks since the last sample
         self.shared: list[int] = []  # futexes between processes at which looks since the last sample met it
         self.locks = [self._locks_of(sample)]  # of each sample and of the looks before it
         if 0 < sample.t_ns - born_ns < policy.FRESH_NS:  # its counters began at 0 at its birth
             self.samples.insert(0, _at_birth(sample, born_ns))
-            self.kinds.insert(0, [])
+            self.kinds.insert(0, {})
             self.locks.insert(0, [])
             self.uninterruptible_ns.insert(0, 0 if sched else None)
 
     def look(self, sample: ProcSample | Met) -> None:
         """Take in a sample between two feeds, or several with the same wait; only the kind of wait is kept."""
-        self.between += [self._met(sample)] * (sample.times if isinstance(sample, Met) else 1)
-        if isinstance(sample, ProcSample):
+        kind = self._met(sample)
+        if isinstance(sample, Met):
+            self.between[kind] = self.between.get(kind, 0) + sample.times
+        else:
+            self.between[kind] = self.between.get(kind, 0) + 1
             self.shared += self._locks_of(sample)
 
     @staticmethod
@@ -92,22 +99,22 @@ class ProcTrack:
         if (sample.vol, sample.invol, sample.oncpu_ns) != (last.vol, last.invol, last.oncpu_ns):
             self.moved_ns = sample.t_ns
         self.samples.append(sample)
-        met = self.between or [self._met(sample)]
+        met = self.between or {self._met(sample): 1}
         self.kinds.append(met)
-        for kind in met:
-            self.counts[kind] = self.counts.get(kind, 0) + 1
+        for kind, times in met.items():
+            self.counts[kind] = self.counts.get(kind, 0) + times
         self.locks.append(self.shared if self.between else self._locks_of(sample))
-        self.between, self.shared = [], []
+        self.between, self.shared = {}, []
         self.uninterruptible_ns.append(sched.uninterruptible_ns if sched else None)
         while len(self.samples) > 2 and self.samples[1].t_ns <= oldest_ns:
             del self.samples[0], self.uninterruptible_ns[0], self.locks[0]
-            for kind in self.kinds.pop(0):
-                self.counts[kind] -= 1
+            for kind, times in self.kinds.pop(0).items():
+                self.counts[kind] -= times
 
     @property
     def shared_futexes(self) -> Counter[int]:
         """Futexes between processes at which samples and looks met the main thread."""
-        return Counter(chain.from_iterable(self.locks))
+        return Counter(chain.from_iterable(self.locks)) if any(self.locks) else _NONE
 
     def facts(self, info: ProcInfo, role: Role, own_wakes: tuple[float, float] | None = None) -> ProcFacts:
         """The process's facts over the window; rates are zero while there is only one sample."""
@@ -285,14 +292,14 @@ class GpuTrack:
         elif not self.at_work_ns:
             self.at_work_ns = began_ns
             self.begun_ns.append(t_ns)
-        if util > 0 and self._makes_steps(t_ns):
-            self.worked_ns = t_ns
         if util >= 2:
             if self.idle_since_ns is not None or self.busy_since_ns is None:
                 self.busy_since_ns = began_ns
             self.idle_since_ns = None
             self.worked_ns = t_ns
             return
+        if util > 0 and self._makes_steps(t_ns):
+            self.worked_ns = t_ns
         if self.idle_since_ns is None:
             self.idle_since_ns = began_ns
             if self.busy_since_ns is not None and began_ns - self.busy_since_ns >= policy.STEADY_NS:

@@ -117,6 +117,7 @@ def kinds_of_server(machine: str) -> KindOf:
     return kind_of
 
 
+@lru_cache(512)
 def is_remote_file(wchan: str | None) -> bool:
     """True if the thread waits for a file system that another host or another process serves (NFS, FUSE, Lustre …)."""
     return wchan is not None and wchan.startswith(_REMOTE_FILES) and not wchan.startswith(FUSE_SERVING)
@@ -133,11 +134,13 @@ def is_by_timer(machine: str, state: str, call: int | None, argument: int | None
     return kind == TIMER or (kind == POLL and call in syscall_numbers("poll", "ppoll", machine=machine) and (argument or 0) > 0)
 
 
+@lru_cache(512)
 def is_accepting(wchan: str | None) -> bool:
     """True if the thread waits for any client, not for an answer to a request of its own."""
     return wchan is not None and wchan.startswith(("inet_csk_accept", "unix_accept", "__skb_wait_for_more_packets"))
 
 
+@lru_cache(512)
 def is_ahead(wchan: str | None) -> bool:
     """True if the thread waits until another process reads what it has written."""
     return wchan is not None and (wchan.endswith("pipe_write") or wchan.startswith(_UNSENT))

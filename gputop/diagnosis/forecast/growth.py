@@ -162,7 +162,8 @@ class Growths(Struct):
         unbegun = job.life.unbegun_s > 0.0 and not job.host_only
         starts = unbegun or job.life.before_s is None or board.t_ns - born_ns(job.trainer.newer, board) < policy.GROWS_AFTER_NS
         for part in (TRAINER, WORKERS, *readings):
-            series = self.series.setdefault((pid, part), _Quantity())
+            series = self.series.get((pid, part)) or _Quantity()
+            self.series[pid, part] = series
             if (job.idle or 0.0) >= policy.AT_END:
                 series.rested_ns = board.t_ns
             if starts:
