@@ -542,6 +542,25 @@ def test_work_that_nobody_explains_wakes_those_that_rest_once(proc: FakeProc, re
     assert sample([frame for _ in range(2) for frame in reader.second()], 100).oncpu_ns == 900_000_000
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_who_wakes_is_soon_read_though_what_others_do_hides_it(proc: FakeProc, reader: Reader, threads: int) -> None:
+    """Of work that comes and goes by a half, three tenths of a CPU more stand out in no total."""
+    proc.counters(100, threads=threads)
+    for pid in (200, 300):
+        proc.process(pid, threads=threads)
+    resting(proc, reader, busy_ticks=80)
+    busy = int((proc.root / "proc/stat").read_text().split()[1])
+    seconds = []
+    for second in range(1, LONG_RESTS_S + 1):
+        proc.write("proc/stat", f"cpu  {busy + 110 * second} 0 0 100 0 0 0 0 0 0\n")
+        proc.counters(100, threads=threads, utime=30 * second, oncpu=300_000_000 * second)
+        proc.counters(200, threads=threads, oncpu=second + 1)  # it turns over
+        seconds.append(reader.second())
+    assert any(read_in(seconds, 100)[: RESTS_S + 1]), "and each second again"
+    assert all(read_in(seconds, 100)[RESTS_S + 1 :])
+    assert not all(read_in(seconds, 200)[RESTS_S + 1 :])
+
+
 def test_threads_beside_the_main_one_count_as_its_work(proc: FakeProc, reader: Reader) -> None:
     ran = RAN_NS // 10_000_000
     proc.counters(100, threads=3, utime=ran)

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gputop.model.frame import SECOND_NS
 from gputop.sources import Settings
 from gputop.sources.files import DescriptorBudget
+from gputop.sources.parse import PAGE_BYTES
 from gputop.sources.procfs import ProcfsSource
 from gputop.sources.procfs.identity import Users
 from gputop.sources.procfs.libraries import VOID_AT_LEAST, Libraries, look
@@ -127,6 +129,33 @@ def test_a_forked_child_maps_what_its_parent_did(tmp_path: Path) -> None:
     frames = [frame for _ in range(60) for frame in reader.second()]
     assert info(frames, 110).libs == [], "it maps something else now"
     reader.source.close()
+
+
+def test_libcuda_is_found_of_who_rests_though_its_size_was_read_long_ago(tmp_path: Path) -> None:
+    fake = FakeProc(tmp_path)
+    fake.process(100)  # it is read every 27 s
+    reader = Reader(ProcfsSource(Settings(root=str(tmp_path))))
+    assert info(reader.second(), 100).uses_cuda is False
+    fake.write("proc/100/maps", mapped("/usr/lib/libcuda.so.1.1"))
+    fake.write("proc/100/statm", "2000 300 200 10 0 90 0\n")
+    fake.counters(100, oncpu=900, vsize=2000 * PAGE_BYTES)
+    frames = [frame for _ in range(9) for frame in reader.second()]
+    assert info(frames, 100).uses_cuda is True
+    reader.source.close()
+
+
+def test_a_new_trainer_is_looked_at_before_those_for_whom_there_was_no_time(tmp_path: Path) -> None:
+    fake, libraries = FakeProc(tmp_path), Libraries()
+    pool, users, processes = DescriptorBudget(), Users(str(tmp_path)), dict[int, Process]()
+    for pid in range(1, 9):
+        fake.process(pid, maps=mapped("/x/libcuda.so.1"))
+        process = processes[pid] = Process(f"{tmp_path}/proc/", pid, 0, pool, users)
+        process.identity.change(comm="python")
+        libraries.add(process, 1, None)
+    now = 10 * SECOND_NS
+    libraries._credit_ns, libraries._credited_ns = 1, now  # enough for one look
+    libraries.look_soon(processes[8], now)
+    assert libraries.look_at_due(now, processes) == [processes[8]]
 
 
 @x86

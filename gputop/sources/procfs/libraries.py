@@ -75,7 +75,7 @@ class Libraries:
     def look_soon(self, process: Process, now: int) -> None:
         """Look at it now: it turned out to be a trainer, a worker or on a GPU."""
         self._mapped[process.pid, process.stat.start_ticks] = _NO_SIZE, now
-        self._push(process, now, SECOND_NS // 2, 0)
+        self._push(process, 0, SECOND_NS // 2, 0)  # before those that wait for their turn since the budget was used up
 
     def forget(self, process: Process) -> None:
         """Remove a process that has ended. Void entries are cleaned up, so that they do not pile up while the budget is used up."""
@@ -122,20 +122,21 @@ class Libraries:
     def _look(self, process: Process, now: int, rank: int, parent: Process | None) -> bool:
         who = process.pid, process.stat.start_ticks
         _, delay = self._next.pop(who)
-        uses_cuda, libs = self._known(process, now, parent) or look(process.folder)
+        size = process.address_space_bytes()
+        uses_cuda, libs = self._known(process, size, now, parent) or look(process.folder)
         if uses_cuda is not None:
             rank = 0 if uses_cuda or _likely(process) else rank
             growth = 4 if uses_cuda else 2  # a process with CUDA can only load more libraries
-            self._mapped.setdefault(who, (process.stat.vsize, now))
+            self._mapped.setdefault(who, (size, now))
             self._push(process, now + delay, min(delay * growth, (300 if rank else 60) * SECOND_NS), rank)
         return process.identity.change(uses_cuda=uses_cuda, libs=libs)
 
-    def _known(self, process: Process, now: int, parent: Process | None) -> tuple[bool | None, list[str]] | None:
-        """What its maps, or those of a parent that has forked it, showed at the same size; None if they are to be read."""
+    def _known(self, process: Process, size: int, now: int, parent: Process | None) -> tuple[bool | None, list[str]] | None:
+        """What its maps, or those of a parent that has forked it, showed at this ``size``; None if they are to be read."""
         who = process.pid, process.stat.start_ticks
         first = parent if who not in self._mapped and parent is not None and _same_program(process, parent) else process
-        size, read_ns = self._mapped.get((first.pid, first.stat.start_ticks), (_NO_SIZE, 0))
-        if size != process.stat.vsize or now - read_ns >= READ_ANYWAY_NS:
+        mapped, read_ns = self._mapped.get((first.pid, first.stat.start_ticks), (_NO_SIZE, 0))
+        if mapped != size or now - read_ns >= READ_ANYWAY_NS:
             self._mapped.pop(who, None)
             return None
         self._mapped[who] = size, read_ns
