@@ -152,7 +152,7 @@ class Collector:
         self._took_ns: dict[str, int] = {}  # source that may be read ahead -> longest of its latest readings; a tenth less with each since
         self._priority = OwnPriority(BEAT, MOST_SHARE, raise_priority)
         self._unfit = ""  # why the first frame that could not be encoded could not be
-        self._may_leave_root = leaves_root and os.geteuid() == 0 and bool(os.environ.get("SUDO_UID"))
+        self._may_leave_root = leaves_root and os.geteuid() == 0 and _import_for_user()
         self._relay = Relay(self._relieve) if relays else None
         self._is_relayed = False  # whether the beat has a thread of its own by now
         self._frame = Frame(0, 0)  # the next one; its time is its deadline until it is read
@@ -451,6 +451,19 @@ def _fitting(gpu: Gpu, reason: str) -> Gpu:
     except _UNFIT:
         had = [name for name in gpu.__struct_fields__ if name not in _SAMPLE and getattr(gpu, name) is not None]
         return Gpu(gpu.index, gpu.t_ns, missing=dict.fromkeys(had, reason))
+
+
+def _import_for_user() -> bool:
+    """Import what a collector may need once root is left; False without a user to leave it for. Before any thread runs, whose rights this
+    changes for a moment."""
+    if not os.environ.get("SUDO_UID"):
+        return False
+    from gputop.system.imports import STANDARD, import_for_user
+    from gputop.system.privilege import invoking_user
+
+    if (user := invoking_user()) is not None:
+        import_for_user(user[0], "gputop.sources", "gputop.model", "gputop.system", *STANDARD)
+    return user is not None
 
 
 def _close(source: Source) -> None:

@@ -16,9 +16,10 @@ from contextlib import contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gputop.commands.options import STANDARD, duration, leave_root, number
+from gputop.commands.options import duration, leave_root, number
 from gputop.system.console import as_it_is, notify, show, write
 from gputop.system.errors import UserError
+from gputop.system.imports import STANDARD
 from gputop.system.text import clean, from_shell
 
 if TYPE_CHECKING:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import pwd
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gputop.system.errors import UserError
+from gputop.system.imports import STANDARD, import_for_user
 
 if TYPE_CHECKING:
     from gputop.alerts.alert import Alert
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from gputop.findings.money import GpuHourPrice
     from gputop.sources import Settings
 
-STANDARD = ("base64", "ctypes", "glob", "heapq", "json", "queue", "shutil", "socket", "subprocess", "tempfile", "threading", "traceback")
-"""Modules of the standard library that are imported only when they are needed."""
 _READERS = ("gputop.diagnosis", "gputop.model.frame", "gputop.stream", "gputop.findings", "gputop.stacks", "gputop.traces")
 RECORDER = (*_READERS, "gputop.recording", *STANDARD)
 WRITER = ("gputop.recording", "gputop.tables", "gputop.stacks", "csv", "sqlite3", *STANDARD)
@@ -242,23 +241,11 @@ def leave_root(*packages: str) -> None:
     user = invoking_user()
     if user is None:
         return
-    if not _can_import_as(user[0]):
-        _import_whole(packages)
+    import_for_user(user[0], *packages)
     try:
         drop_to_invoking_user()
     except OSError as error:
         raise UserError(f"sudo gputop cannot become you again (uid {user[0]}): {error.strerror}") from None
-
-
-def _can_import_as(uid: int) -> bool:
-    """True if this user can read Python and gputop; either may lie in root's home."""
-    import os
-
-    os.seteuid(uid)
-    try:
-        return all(os.access(path, os.R_OK, effective_ids=True) for path in (os.__file__, __file__))
-    finally:
-        os.seteuid(0)
 
 
 @contextmanager
@@ -270,25 +257,10 @@ def acting_as_user(*packages: str) -> Iterator[None]:
     from gputop.system.privilege import as_invoking_user, invoking_user
 
     user = invoking_user()
-    if user is not None and not _can_import_as(user[0]):
-        _import_whole(packages)
+    if user is not None:
+        import_for_user(user[0], *packages)
     with as_invoking_user():
         yield
-
-
-def _import_whole(packages: Sequence[str]) -> None:
-    """Import every module of the packages."""
-    from contextlib import suppress
-    from importlib import import_module
-    from pkgutil import walk_packages
-
-    for name in packages:
-        package = import_module(name)
-        whole = name not in STANDARD and hasattr(package, "__path__")
-        for found in walk_packages(package.__path__, f"{name}.", onerror=lambda _: None) if whole else ():
-            if not found.name.endswith(".__main__"):
-                with suppress(Exception):  # of an extra that is not installed
-                    import_module(found.name)
 
 
 def check_chosen(args: argparse.Namespace) -> None:

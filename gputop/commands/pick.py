@@ -13,9 +13,10 @@ import signal
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from gputop.commands.options import STANDARD, indices, leave_root, number, size
+from gputop.commands.options import indices, leave_root, number, size
 from gputop.system.console import notify, write
 from gputop.system.errors import UserError, not_run
+from gputop.system.imports import STANDARD
 from gputop.system.text import clean, counted
 
 if TYPE_CHECKING:

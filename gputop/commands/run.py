@@ -25,8 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run it. Returns its exit code, 128 + number after a signal."""
-    from gputop.commands.options import STANDARD, leave_root
+    from gputop.commands.options import leave_root
     from gputop.stream.command import PASSED_ON, pass_on
+    from gputop.system.imports import STANDARD
     from gputop.traces.environment import added, remove
     from gputop.traces.flight import report_folder
 

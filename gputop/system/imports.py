@@ -1,10 +1,14 @@
-"""Imports by other libraries that gputop does not need."""
+"""Imports by other libraries that gputop does not need, and imports before root is left."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+STANDARD = ("base64", "ctypes", "glob", "heapq", "json", "queue", "shutil", "socket", "subprocess", "tempfile", "threading", "traceback")
+"""Modules of the standard library that are imported only when they are needed."""
 
 
 def import_msgspec() -> None:
@@ -26,3 +30,29 @@ def without(*names: str) -> Iterator[None]:
     finally:
         for name in left_out:
             del sys.modules[name]
+
+
+def import_for_user(uid: int, *packages: str) -> None:
+    """Import every module of the packages, which are needed once root is left, unless that user can import them: Python and gputop may lie
+    in root's home."""
+    if _can_import_as(uid):
+        return
+    from importlib import import_module
+    from pkgutil import walk_packages
+
+    for name in packages:
+        package = import_module(name)
+        whole = name not in STANDARD and hasattr(package, "__path__")
+        for found in walk_packages(package.__path__, f"{name}.", onerror=lambda _: None) if whole else ():
+            if not found.name.endswith(".__main__"):
+                with suppress(Exception):  # of an extra that is not installed
+                    import_module(found.name)
+
+
+def _can_import_as(uid: int) -> bool:
+    """True if this user can read Python and gputop."""
+    os.seteuid(uid)
+    try:
+        return all(os.access(path, os.R_OK, effective_ids=True) for path in (os.__file__, __file__))
+    finally:
+        os.seteuid(0)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from gputop.model.frame import Frame
+from gputop.recording.chunks import Decoder
 from gputop.recording.reader import Recording
 from gputop.system.privilege import CAP_PERFMON
 from tests.pty.terminal import Terminal
@@ -77,6 +79,20 @@ def test_a_recorder_and_its_collector_become_the_user(home: Path, probes: str) -
     with Recording(str(path)) as recording:
         states = {state.name: state for frame in recording.frames() for state in frame.sources}
     assert states["ebpf"].state in (("ok", "partial") if probes == "ebpf" else ("off",))
+
+
+def test_a_collector_goes_on_as_the_user_though_gputop_lies_in_roots_home(tmp_path: Path) -> None:
+    """It imports what it needs late before it leaves root."""
+    home = tmp_path / "root"
+    home.mkdir(mode=0o700)
+    shutil.copytree(Path(__file__).parents[2] / "gputop", home / "gputop", ignore=shutil.ignore_patterns("__pycache__"))
+    command = [*GPUTOP, "collect", "--no-ebpf", "--interval", "0.02", "--frames", "150"]
+    done = subprocess.run(command, env=by_sudo(PYTHONPATH=str(home)), cwd="/", capture_output=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    states = {state.name: state for item in Decoder().feed(done.stdout) if isinstance(item, Frame) for state in item.sources}
+    assert states["procfs"].state == "partial", "it has left root"
+    assert states["serving"].state == "ok"
+    assert not [state for state in states.values() if "bug" in state.reason or "cannot be loaded" in state.reason]
 
 
 def test_what_is_recorded_runs_as_the_user(home: Path) -> None:
