@@ -232,9 +232,10 @@ class Process:
 
     def has_slept(self) -> bool:
         """True if it has one thread, which has not run since the last reading: what was read then still holds. Takes 1 us (measured)."""
-        with suppress(ProcessLookupError):
-            return self.stat.num_threads == 1 and bool(self._sched_data) and self._sched.read() == self._sched_data
-        return False
+        try:
+            return self.stat.num_threads == 1 and self._sched_data != b"" and self._sched.read() == self._sched_data
+        except ProcessLookupError:
+            return False
 
     def has_woken(self, tick: Tick) -> bool:
         """True if it has used more of a CPU since the last reading than one that rests, has got other threads, or has ended."""

@@ -247,7 +247,7 @@ class ProcfsSource:
         return {pid: process for pid, process in due.items() if pid not in self._hot} | hot
 
     def _wake(self, tick: Tick) -> None:
-        """Have all that rest read at once if, in the second that ends, the CPUs did more than the processes that were read.
+        """Have who woke of all that rest read at once if, in the second that ends, the CPUs did more than the processes that were read.
 
         Work that stays unexplained even so, such as that of processes that live for less than a second, wakes none again until half as much
         is added.
@@ -263,8 +263,8 @@ class ProcfsSource:
             self._woken, self._usual_ns = False, max(more_ns, self._usual_ns)
         elif more_ns > self._usual_ns:
             self._woken = True
-            resting = {pid: one for pid, one in self._processes.items() if one.rested >= RESTS_AFTER}
-            self._late |= {pid: one for pid, one in resting.items() if pid not in self._hot}
+            resting = {pid: one for pid, one in self._processes.items() if one.rested >= RESTS_AFTER and pid not in self._hot}
+            self._late |= {pid: one for pid, one in resting.items() if one.has_woken(tick)}
         else:
             self._usual_ns -= (self._usual_ns - more_ns) // USUAL_S
 
