@@ -407,8 +407,8 @@ class Stranger(Struct):
         if asked or self.asked:
             self.asked = tuple([one for one in self.asked if one.t_ns > oldest_ns - BEFORE_NS]) + asked
         self.used.append(used)
-        while len(self.used) > 2 and self.used[1].t_ns <= oldest_ns:
-            del self.used[0]
+        while len(self.used) > 2 and (self.used[1].t_ns <= oldest_ns or self.used[0].t_ns <= oldest_ns - BEFORE_NS):
+            del self.used[0]  # it rested until it woke in the window: its mean since then would hide what it takes now
 
     def asked_since(self, t_ns: int) -> list[ProcSample]:
         """Samples of `asked` that are later than ``t_ns``."""
