@@ -488,6 +488,16 @@ def test_who_runs_a_little_is_read_at_the_usual_time(proc: FakeProc, reader: Rea
     assert sum(read_in([reader.second() for _ in range(LONGEST_RESTS_S)], 100)) >= 1
 
 
+def test_who_runs_a_little_in_each_second_is_read_within_nine(proc: FakeProc, reader: Reader) -> None:
+    resting(proc, reader)
+    seconds = []
+    for second in range(1, 2 * LONG_RESTS_S + 1):
+        proc.counters(100, oncpu=20_000_000 * second)
+        proc.write("proc/stat", f"cpu  {2 * second} 0 0 100 0 0 0 0 0 0\n")
+        seconds.append(reader.second())
+    assert all(read_in(seconds, 100)[LONG_RESTS_S:])
+
+
 def test_who_rests_has_its_switches_and_io_read_after_it_ran_enough(proc: FakeProc, reader: Reader) -> None:
     """Its state and its time on a CPU are read each time, so that a stopped process is seen."""
     resting(proc, reader)

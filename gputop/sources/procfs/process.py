@@ -245,7 +245,8 @@ class Process:
         with suppress(ProcessLookupError, ValueError, IndexError):
             stat = parse.stat(self._stat.read())
             total_ns = _cpu_ns(stat, parse.schedstat(self._sched.read())[0])
-            if stat.start_ticks == self.stat.start_ticks and (stat.num_threads > 1) == several and before_ns is not None and total_ns:
+            is_comparable = stat.start_ticks == self.stat.start_ticks and (stat.num_threads > 1) == several
+            if is_comparable and total_ns is not None and before_ns is not None:
                 return not _is_little(total_ns - before_ns, self.ticks_since_read(tick), tick)
         return True
 

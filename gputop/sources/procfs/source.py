@@ -2,10 +2,10 @@
 
 Trainers and workers (`Beat.hot`) are read in every tick and per thread; if there are more than `FEW`, some times a second, and up to `FEW`
 trainers among them twice as often as the rest. Other processes are read about once a second, spread over the ticks; those that rest, or did
-all their life, every 3, 9 and then 27 s, unless /proc/stat shows more work than all that are read explain. Where that is the rule, as with
-short programs that come and go, one that wakes does not stand out there: those that rest have their schedstat looked at every 3 s. New
-processes are found by the pids that the kernel gave out since the last tick (/proc/loadavg), and by listing /proc once a second. A new
-process is read once it has lived for `YOUNG_NS`.
+all their life, every 3, 9 and then 27 s, unless they have woken. That is asked of their schedstat every 9 s, and at once where /proc/stat
+shows more work than all that are read explain; every 3 s where that is the rule, as with short programs that come and go, for one that
+wakes does not stand out there. New processes are found by the pids that the kernel gave out since the last tick (/proc/loadavg), and by
+listing /proc once a second. A new process is read once it has lived for `YOUNG_NS`.
 
 Reading takes at most `READ_SHARE` of a tick; processes left over are read in the next ticks, longest waiting first.
 """
@@ -25,7 +25,7 @@ from gputop.sources.procfs.identity import Users
 from gputop.sources.procfs.libraries import Libraries
 from gputop.sources.procfs.locks import Locks
 from gputop.sources.procfs.names import NameReader
-from gputop.sources.procfs.process import LOOKS_PER_S, RESTS_AFTER, RESTS_S, Process, rests_from
+from gputop.sources.procfs.process import LONG_RESTS_S, LOOKS_PER_S, RESTS_AFTER, RESTS_S, Process, rests_from
 from gputop.sources.procfs.shared import SharedMemory
 from gputop.sources.procfs.threads import Tick
 from gputop.sources.procfs.transport import Transports
@@ -56,8 +56,7 @@ CHEAP = 16  # other processes between two readings of the clock: a process takes
 ENDS_NS = 2_000_000  # ns of CPU time in a tick after which no other search for the writers of a trainer's input begins
 ABOVE = 32  # most ancestors of a process that have their sockets read: a shell, a launcher, a container's init (guess)
 
-WAKES_FROM_NS = 50_000_000  # ns of CPU time in a second, of unread processes, that wake them: five clock ticks, in which it is counted;
-# where so much is usually unexplained, each is looked at for whether it has woken
+WAKES_FROM_NS = 50_000_000  # ns of CPU time in a second, of unread processes, that wake them: five clock ticks, in which it is counted
 USUAL_S = 16  # seconds in which what is usually unexplained comes down by two thirds (guess)
 STAT_BYTES = 256  # of /proc/stat: its first line
 
@@ -236,13 +235,13 @@ class ProcfsSource:
             return self._processes
         hot = self._hot if tick.key or len(self._hot) <= FEW else self._shifts[tick.number % len(self._shifts)]
         others, second = self._slots[tick.number % self._per_second], tick.number // self._per_second
-        rest, is_blind = rests_from(second), self._usual_ns >= WAKES_FROM_NS and not second % RESTS_S
+        rest, asks = rests_from(second), not second % (RESTS_S if self._usual_ns >= WAKES_FROM_NS else LONG_RESTS_S)
         if not tick.number % self._per_second and (around := (self._asked, self._wakers, self._feeding, self._kin)) != self._waited_of:
             self._waited_of = around
             self._waited = (self._gpu_pids | self._feeding).union(pid for pid, process in self._processes.items() if self._is_near(process))
         due = {
             pid: process for pid, process in others.items()
-            if process.rested < rest or pid in self._waited or (is_blind and process.has_woken(tick))
+            if process.rested < rest or pid in self._waited or (asks and process.has_woken(tick))
         }  # fmt: skip
         return {pid: process for pid, process in due.items() if pid not in self._hot} | hot
 
