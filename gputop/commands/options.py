@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from gputop.findings.money import GpuHourPrice
     from gputop.sources import Settings
 
-_READERS = ("gputop.diagnosis", "gputop.model.frame", "gputop.stream", "gputop.findings", "gputop.stacks", "gputop.traces")
+_READERS = ("gputop.diagnosis", "gputop.model", "gputop.system", "gputop.stream", "gputop.findings", "gputop.stacks", "gputop.traces")
 RECORDER = (*_READERS, "gputop.recording", *STANDARD)
 WRITER = ("gputop.recording", "gputop.tables", "gputop.stacks", "csv", "sqlite3", *STANDARD)
-SCREEN = ("gputop.tui", "gputop.alerts", "textual", "rich", *RECORDER)
+SCREEN = ("gputop.tui", "gputop.commands", "gputop.sources", "gputop.alerts", "textual", "rich", *RECORDER)
 NO_EBPF = "no eBPF probes, even where they could run"
 NO_SERVING = "ask no inference server for its metrics"
 SERVING = "an inference server to ask, too: http://HOST:PORT (several times: several)"

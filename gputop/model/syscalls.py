@@ -12,7 +12,12 @@ from gputop.system.program import FOLDER
 @lru_cache
 def syscall_names(machine: str = "") -> dict[int, str]:
     """System call number -> name for ``machine`` (``uname -m``; "": this machine); empty for an unknown one."""
-    machine = machine or platform.machine()
+    return _listed(machine or platform.machine())
+
+
+@lru_cache
+def _listed(machine: str) -> dict[int, str]:
+    """The same. What this machine has is known once, also by its name: the file may not be read once root is left."""
     names: dict[int, str] = {}
     with open(os.path.join(FOLDER, "data", "syscalls.txt"), encoding="utf-8") as file:
         for line in file:

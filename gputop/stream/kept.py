@@ -71,8 +71,8 @@ def rules() -> int:
     the plug-ins that judge with it.
     """
     plugged = repr(plugins(CAUSES)).encode() if plugins(CAUSES) else b""
-    files = [Path(roles.__file__), *(file for room in (diagnosis, findings) for file in sorted(Path(room.__path__[0]).rglob("*.py")))]
     try:
+        files = [Path(roles.__file__), *(file for room in (diagnosis, findings) for file in sorted(Path(room.__path__[0]).rglob("*.py")))]
         return zlib.crc32(b"".join(file.read_bytes() for file in files) + plugged)
     except OSError:
         return zlib.crc32(__version__.encode() + plugged)

@@ -7,7 +7,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-STANDARD = ("base64", "ctypes", "glob", "heapq", "json", "queue", "shutil", "socket", "subprocess", "tempfile", "threading", "traceback")
+STANDARD = (
+    "base64", "ctypes", "encodings.ascii", "encodings.idna", "glob", "heapq", "json", "queue", "shutil", "socket", "subprocess", "tempfile",
+    "threading", "traceback",
+)  # fmt: skip
 """Modules of the standard library that are imported only when they are needed."""
 
 

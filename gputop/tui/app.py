@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from textual.app import SystemCommand
@@ -35,7 +36,7 @@ _LEFT_OUT = ("Keys", "Maximize", "Minimize")  # Textual's commands that are not 
 class GputopApp(TerminalApp):
     """One stream on one screen, live or replayed."""
 
-    CSS_PATH = "app.tcss"
+    CSS = Path(__file__).with_name("app.tcss").read_text(encoding="utf-8")  # now: once root is left it may not be readable
     TITLE = "gputop"
     ENABLE_COMMAND_PALETTE = True
     BINDINGS = [*bindings.EVERYWHERE]

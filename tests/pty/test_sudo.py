@@ -37,6 +37,15 @@ def home() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
+@pytest.fixture
+def roots_home(tmp_path: Path) -> Path:
+    """A directory with gputop in it, that only root can read."""
+    path = tmp_path / "root"
+    path.mkdir(mode=0o700)
+    shutil.copytree(Path(__file__).parents[2] / "gputop", path / "gputop", ignore=shutil.ignore_patterns("__pycache__"))
+    return path
+
+
 def by_sudo(**more: str) -> dict[str, str]:
     """The environment that sudo leaves: it names the user who typed."""
     return {**os.environ, "SUDO_UID": str(USER), "SUDO_GID": str(USER), "PYTHONPATH": str(Path(__file__).parents[2]), **more}
@@ -81,18 +90,35 @@ def test_a_recorder_and_its_collector_become_the_user(home: Path, probes: str) -
     assert states["ebpf"].state in (("ok", "partial") if probes == "ebpf" else ("off",))
 
 
-def test_a_collector_goes_on_as_the_user_though_gputop_lies_in_roots_home(tmp_path: Path) -> None:
+def test_a_collector_goes_on_as_the_user_though_gputop_lies_in_roots_home(roots_home: Path) -> None:
     """It imports what it needs late before it leaves root."""
-    home = tmp_path / "root"
-    home.mkdir(mode=0o700)
-    shutil.copytree(Path(__file__).parents[2] / "gputop", home / "gputop", ignore=shutil.ignore_patterns("__pycache__"))
     command = [*GPUTOP, "collect", "--no-ebpf", "--interval", "0.02", "--frames", "150"]
-    done = subprocess.run(command, env=by_sudo(PYTHONPATH=str(home)), cwd="/", capture_output=True, timeout=PATIENCE_S, check=False)
+    env = by_sudo(PYTHONPATH=str(roots_home))
+    done = subprocess.run(command, env=env, cwd="/", capture_output=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr.decode()
     states = {state.name: state for item in Decoder().feed(done.stdout) if isinstance(item, Frame) for state in item.sources}
     assert states["procfs"].state == "partial", "it has left root"
     assert states["serving"].state == "ok"
     assert not [state for state in states.values() if "bug" in state.reason or "cannot be loaded" in state.reason]
+
+
+def test_so_does_a_recorder_with_its_diagnosis(roots_home: Path, home: Path) -> None:
+    command = [*GPUTOP, "record", "--no-ebpf", "-o", "a.gputop", "--duration", "2"]
+    env = by_sudo(PYTHONPATH=str(roots_home))
+    done = subprocess.run(command, env=env, cwd=home, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
+
+
+def test_and_so_does_a_screen(roots_home: Path, home: Path) -> None:
+    env = by_sudo(TERM="xterm-256color", PYTHONPATH=str(roots_home))
+    with Terminal([*GPUTOP, "--no-ebpf"], env=env, cwd=home) as terminal:
+        terminal.wait_text("LIVE", timeout_s=60)
+        for key, shown in (("?", "keys and signs"), ("s", "stacks: ")):
+            terminal.press(key, shown)
+            terminal.leave(shown)
+        assert is_the_user(terminal.process.pid)
+        terminal.send("q")
+        assert terminal.process.wait(PATIENCE_S) == 0
 
 
 def test_what_is_recorded_runs_as_the_user(home: Path) -> None:
