@@ -344,7 +344,9 @@ class Collector:
         timed = [name for name, _ in self._have("is_read_ahead")]
         for name in names:
             began_ns = time.monotonic_ns() if name in timed else 0
-            if self._call(name, beat.t_ns, self._sources[name].read, beat, frame) and began_ns:
+            if not self._call(name, beat.t_ns, self._sources[name].read, beat, frame):
+                beat.changed[:] = (state for state in beat.changed if state.name != name)  # of before it broke
+            elif began_ns:
                 self._took_ns[name] = max(time.monotonic_ns() - began_ns, self._took_ns.get(name, 0) * 9 // 10)
         for state in beat.changed:
             self._add_state(state)

@@ -284,6 +284,19 @@ def test_a_source_that_breaks_leaves_the_others_and_is_opened_again(monkeypatch:
     assert [state.state for frame in frames for state in frame.sources if state.name == "Plain"] == ["ok"]
 
 
+def test_what_a_source_said_just_before_it_broke_does_not_stand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    read = Odd.read
+
+    def said(self: Odd, beat: Beat, frame: Frame) -> None:
+        beat.changed.append(SourceState("Odd", "ok", detail={"read": str(beat.seq)}))
+        read(self, beat, frame)
+
+    monkeypatch.setattr(Odd, "read", said)
+    states = [state for frame in frames_of(monkeypatch, Odd, ticks=6, reopens=False) for state in frame.sources if state.name == "Odd"]
+    assert states[-1].state == "unavailable"
+
+
 def test_a_source_that_breaks_and_is_not_opened_again_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(collector, "LOOK_EVERY_NS", 0)
