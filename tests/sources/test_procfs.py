@@ -498,6 +498,15 @@ def test_who_runs_a_little_in_each_second_is_read_within_nine(proc: FakeProc, re
     assert all(read_in(seconds, 100)[LONG_RESTS_S:])
 
 
+def test_who_rests_and_becomes_another_program_is_read_within_nine_seconds(proc: FakeProc, reader: Reader) -> None:
+    resting(proc, reader)
+    while reader.seq // 10 % LONGEST_RESTS_S != 1:  # long before it is read in any case
+        reader.second()
+    proc.counters(100, comm="sleep", oncpu=900, stack=77)
+    proc.write("proc/100/cmdline", b"sleep\0inf\0")
+    assert info([frame for _ in range(LONG_RESTS_S) for frame in reader.second()], 100).cmdline == ["sleep", "inf"]
+
+
 def test_who_rests_has_its_switches_and_io_read_after_it_ran_enough(proc: FakeProc, reader: Reader) -> None:
     """Its state and its time on a CPU are read each time, so that a stopped process is seen."""
     resting(proc, reader)

@@ -238,15 +238,15 @@ class Process:
             return False
 
     def has_woken(self, tick: Tick) -> bool:
-        """True if it has used more of a CPU since the last reading than one that rests, has got other threads, or has ended."""
+        """True if it has used more of a CPU since the last reading than one that rests, runs another program, got threads, or has ended."""
         if self.has_slept():
             return False
         several, before_ns = self._total_ns
         with suppress(ProcessLookupError, ValueError, IndexError):
             stat = parse.stat(self._stat.read())
             total_ns = _cpu_ns(stat, parse.schedstat(self._sched.read())[0])
-            is_comparable = stat.start_ticks == self.stat.start_ticks and (stat.num_threads > 1) == several
-            if is_comparable and total_ns is not None and before_ns is not None:
+            is_same = stat.start_ticks == self.stat.start_ticks and not _runs_another(self.stat, stat) and (stat.num_threads > 1) == several
+            if is_same and total_ns is not None and before_ns is not None:
                 return not _is_little(total_ns - before_ns, self.ticks_since_read(tick), tick)
         return True
 
@@ -288,8 +288,7 @@ class Process:
             self._threads.close()
             self._threads = None
         self.sample = self._sample(tick, t_ns, stat, threads, self._wait if hot or near else UNKNOWN)
-        # A kworker's name changes with its work.
-        return stat.stack != before.stack or (stat.comm != before.comm and not before.kthread)
+        return _runs_another(before, stat)
 
     def _read_sched(self) -> None:
         data = self._sched.read()
@@ -469,6 +468,11 @@ class Process:
 def _cpu_ns(stat: parse.Stat, sched_ns: int | None) -> int | None:
     """The time on CPUs of all threads of a process: its schedstat has its main thread alone."""
     return (stat.utime + stat.stime) * parse.NS_PER_CLOCK_TICK if stat.num_threads > 1 else sched_ns
+
+
+def _runs_another(before: parse.Stat, now: parse.Stat) -> bool:
+    """True if a process runs another program, or has another name. A kworker's name changes with its work."""
+    return now.stack != before.stack or (now.comm != before.comm and not before.kthread)
 
 
 def _is_little(used_ns: int, ticks: int, tick: Tick) -> bool:
