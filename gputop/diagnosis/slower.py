@@ -32,7 +32,7 @@ from gputop.findings.verdict import ENDING, SLOWER, STARTING, Evidence, Fix, Inc
 from gputop.model.board import Board
 from gputop.model.identity import job_key
 from gputop.model.machine import FileSystem, Hardware
-from gputop.model.roles import SIZE_VARIABLES, is_python, number_in, program_name, rank_of
+from gputop.model.roles import SIZE_VARIABLES, arguments_of, number_in, program_name, rank_of
 from gputop.system.text import clean
 
 EACH_NS = 950_000_000  # ns between two readings that are kept
@@ -196,7 +196,7 @@ class _WatchedRun:
         slower = self.change.slower if self.change is not None else self.usual.slower if self.usual is not None else None
         return Run(
             start_unix_s=round(self.start_unix_s, 3), end_unix_s=round(max(self.start_unix_s, header_unix_s), 3), pid=info.pid,
-            program=program_name(info, titled=False), arguments=runs.arguments_of(_arguments(info.cmdline, is_python(info))),
+            program=program_name(info, titled=False), arguments=runs.arguments_of(arguments_of(info)),
             world=max(1, number_in(info.env, SIZE_VARIABLES) or 1), gpu=self.gpu, gpus=sum(self.ranks.values()),
             torch=self.setting.get("torch", ""), step_ms=step_ms, paced_by=self.paced_by,
             why_no_step="" if step_ms is not None else runs.NO_STEP[self.why_no_step or "short"],
@@ -407,18 +407,6 @@ def _of_hardware(hardware: object) -> dict[str, str]:
     for one in sorted(systems, key=lambda one: -(one.files or 0))[:MOST_DISKS]:
         found[f"files on {one.path}"] = str(one.files) if (one.files or 0) >= LEAST_FILES else ""
     return found
-
-
-def _arguments(words: Sequence[str], by_interpreter: bool) -> Sequence[str]:
-    """The words behind the script or module; of another program behind its name."""
-    if not by_interpreter:
-        return words[1:]
-    for i, word in enumerate(words[1:], 1):
-        if word in ("-m", "-c"):
-            return words[i + 2 :]
-        if not word.startswith("-"):
-            return words[i + 1 :]
-    return ()
 
 
 def _tell(one: _WatchedRun, beside: Usual | None, board: Board, changes: Changes) -> None:

@@ -48,20 +48,42 @@ _Text = Annotated[str, Meta(max_length=_MOST)]
 
 _DROPPED = frozenset(
     """
-    seed out output save log logs logging logger rank port addr address wandb mlflow tensorboard resume key token secret password auth epoch
-    epochs lr learning decay momentum beta beta1 beta2 eps temperature warmup comment notes user email project entity nonce verbose
+    seed out output outfile outdir save savedir log logs logging logger logfile logdir o port addr address wandb mlflow tensorboard resume
+    token secret password passwd pw pat bearer apikey credential credentials auth epoch epochs lr learning decay wd momentum beta
+    beta1 beta2 eps temperature warmup patience smoothing comment notes description user email project entity nonce verbose
     quiet progress print
     """.split()  # noqa: SIM905 - to be read
 )
 """Parts of an option's name by which it does not decide how long a step takes, or which hold secrets."""
-_PLACES = frozenset("dir path name id root folder file run exp experiment tag time date max total num master rdzv local".split())  # noqa: SIM905
+_DROPPED_LAST = frozenset("key device devices".split())  # noqa: SIM905
+"""Last parts by which it does not: secrets, and which of the GPUs, whose model and number are known."""
+_MEASURES = frozenset("size dim dims length len layers heads channels features classes width height depth".split())  # noqa: SIM905
+"""Last parts by which it does, whatever stands before: ``output-dim``, ``key-size``."""
+_PLACES = frozenset(
+    "dir path name id root folder file run exp experiment tag tags time date host hostname url uri endpoint rdzv uuid".split()  # noqa: SIM905
+)
 """Parts of names of places and runs; such options count only with one of the next."""
 _COUNTED = frozenset(
-    "data dataset train val model config cfg batch arch backbone size length len seq workers layers heads samples tokens gpus".split()  # noqa: SIM905
-)
+    "data dataset train val model config cfg batch arch backbone seq workers samples tokens gpus frames format".split()  # noqa: SIM905
+) | _MEASURES
+_LASTS = frozenset("steps iters iterations timesteps updates seconds minutes hours duration rank nodelist nnodes".split())  # noqa: SIM905
+_ALL_OF_IT = _LASTS | frozenset("max min num total n train training local node global machine process world".split())  # noqa: SIM905
+"""Last parts, and all other parts, of options for how long a run lasts and for which of the ranks it is: ``max-train-steps``,
+``local-rank``. Another one, as of ``lora-rank``, decides."""
+_FLAGS = frozenset("verbose quiet progress print debug".split())  # noqa: SIM905
+"""Options that have a number or a truth value at most: any other word behind one is an argument by itself."""
+_CHOICES = ("experiment", "+experiment")  # of configurations, as hydra's templates call one; ``--experiment`` is a name
+_SWITCHED = re.compile(r"\d+|true|false|yes|no|on|off", re.IGNORECASE)
+_JOINTS = re.compile(r"_|(?<=[a-z])(?=[A-Z])")  # ``batch_size`` and ``batchSize`` are ``batch-size``
+_PARTS = re.compile(r"[-./@+~]+")  # between the parts of a name
 _OPTION = re.compile(r"(--?)([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
 _ASSIGNED = re.compile(r"([+~]{0,2}[A-Za-z][\w./@]*)=(.*)", re.DOTALL)  # as hydra takes it
-_CHANGING = re.compile(r"(?<![A-Za-z0-9])(?:[0-9a-f]{8,}|\d{4}-?\d\d-?\d\d(?:[T_-]?[\d:.-]+)?)(?![A-Za-z0-9])")  # hashes and dates
+_HEX = "[0-9a-f]"
+_CHANGING = re.compile(
+    rf"(?<![A-Za-z0-9])(?:(?:19|20)\d\d-?\d\d-?\d\d(?:[T_-]?[\d:.-]+)?|{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}|{_HEX}{{8,}}|tmp[a-z0-9_]{{8}})"
+    r"(?![A-Za-z0-9])"
+)  # dates, hashes, names that tempfile makes
+_AMOUNT = re.compile(r"(?!(?:19|20)\d{6}\Z)\d+")  # a whole number and no date: 16777216
 
 
 class Run(Struct, frozen=True):
@@ -164,12 +186,12 @@ def arguments_of(words: Sequence[str]) -> str:
         option, assigned = _OPTION.fullmatch(word), _ASSIGNED.fullmatch(word)
         if option is not None:
             value = option[3]
-            if value is None and rest and not _OPTION.fullmatch(rest[0]):
+            if value is None and rest and not _OPTION.fullmatch(rest[0]) and (option[2] not in _FLAGS or _SWITCHED.fullmatch(rest[0])):
                 value = rest.pop(0)
-            _keep(kept, option[2], value)
+            _keep(kept, option[1] + option[2], value)
         elif assigned is not None:
             _keep(kept, assigned[1], assigned[2])
-        else:
+        elif word != "--":
             kept.append(_steady(word))
     text = " ".join(sorted(kept))
     shown = clean(text, _MOST - 32)
@@ -177,15 +199,26 @@ def arguments_of(words: Sequence[str]) -> str:
 
 
 def _keep(kept: list[str], option: str, value: str | None) -> None:
-    parts = set(re.split(r"[-_./@+~]+", option.lower()))
-    if parts & _DROPPED or (parts & _PLACES and not parts & _COUNTED):
-        return
-    kept.append(option.lower().replace("_", "-") if value is None else f"{option.lower().replace('_', '-')}={_steady(value)}")
+    name = _JOINTS.sub("-", option.lstrip("-")).lower()
+    if option in _CHOICES or (_decides(_PARTS.split(name)) and not (value or "").startswith("tcp://")):
+        kept.append(name if value is None else f"{name}={_steady(value)}")
+
+
+def _decides(words: Sequence[str]) -> bool:
+    """True if an option with a name of these parts decides how long a step takes."""
+    parts = [word for word in words if word]
+    if not parts or parts[-1] in _MEASURES:
+        return bool(parts)
+    have = {*parts}
+    if have & _DROPPED or parts[-1] in _DROPPED_LAST or (parts[-1] in _LASTS and have <= _ALL_OF_IT):
+        return False
+    return not have & _PLACES or bool(have & _COUNTED)
 
 
 def _steady(value: str) -> str:
     """A value without what is another one in each run: folders, dates, hashes."""
-    return _CHANGING.sub("#", value.rstrip("/").rpartition("/")[2])
+    last = value.rstrip("/").rpartition("/")[2]
+    return last if _AMOUNT.fullmatch(last) else _CHANGING.sub("#", last)
 
 
 def from_elsewhere(runs: Iterable[Run]) -> list[Run]:

@@ -56,7 +56,8 @@ _WATCHERS = frozenset((
 _LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "horovodrun", "torchelastic")
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 _SHELL_COMMAND = re.compile("-[a-zA-Z]*c")  # a shell's option -c, alone or joined with others (``-lc``): commands follow, no script
-_OPTIONS_WITH_VALUE = frozenset(("-W", "-X", "-o", "-O", "--rcfile", "--init-file"))  # of Python and shells: the next word is a value
+_VALUED_OF_PYTHON = frozenset(("-W", "-X", "--check-hash-based-pycs"))  # options of which the next word is the value
+_VALUED_OF_SHELLS = frozenset(("-o", "-O", "--rcfile", "--init-file"))
 _NAMELESS_PATHS = ("/dev/fd/", "/proc/")  # a script read from there has no name
 COMPILES = "torch.compile"  # label of helpers that compile kernels: the process pool of torch's inductor and its children
 MANAGER = "manager"  # label of a helper that serves others, a thread each: `multiprocessing.Manager`
@@ -389,12 +390,17 @@ def program_name(info: ProcInfo, titled: bool = True) -> str:
     processes of one program, whatever each calls itself."""
     called = _called(info)
     if is_python(info):
-        name = (_title(info, called) if titled else "") or _script(info.cmdline[1:])
+        name = (_title(info, called) if titled else "") or _script(info.cmdline[1:], _VALUED_OF_PYTHON)[0]
     elif called in _SHELLS:
-        name = _script(["-c" if _SHELL_COMMAND.fullmatch(word) else word for word in info.cmdline[1:]])
+        name = _script(["-c" if _SHELL_COMMAND.fullmatch(word) else word for word in info.cmdline[1:]], _VALUED_OF_SHELLS)[0]
     else:
         name = called
     return clean(name.strip(), 32) or clean(info.comm.strip(), 32) or "?"
+
+
+def arguments_of(info: ProcInfo) -> list[str]:
+    """The words behind the script or module of a Python process; of another one behind its program's name."""
+    return _script(info.cmdline[1:], _VALUED_OF_PYTHON)[1] if is_python(info) else info.cmdline[1:]
 
 
 def _called(info: ProcInfo) -> str:
@@ -412,19 +418,19 @@ def _title(info: ProcInfo, called: str) -> str:
     return info.comm if named_itself and info.comm not in {word.rpartition("/")[2][:COMM_BYTES] for word in info.cmdline} else ""
 
 
-def _script(words: list[str]) -> str:
-    """The script or module among an interpreter's arguments, empty if they name none."""
+def _script(words: list[str], valued: frozenset[str]) -> tuple[str, list[str]]:
+    """(script or module among an interpreter's arguments, empty if they name none; the words behind it)."""
     rest = iter(words)
     for word in rest:
-        if word in _OPTIONS_WITH_VALUE:
+        if word in valued:
             next(rest, "")
         elif word == "-m":
-            return next(rest, "")
+            return next(rest, ""), [*rest]
         elif word == "-c":
-            return ""
+            return "", [*rest][1:]
         elif not word.startswith("-"):
-            return "" if word.startswith(_NAMELESS_PATHS) else word.rpartition("/")[2]
-    return ""
+            return "" if word.startswith(_NAMELESS_PATHS) else word.rpartition("/")[2], [*rest]
+    return "", []
 
 
 def is_spawned_child(info: ProcInfo) -> bool:

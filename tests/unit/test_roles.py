@@ -331,6 +331,7 @@ def test_who_has_no_workers_may_be_fed_by_what_it_started():
     ("cmdline", "name"),
     [(["python", "-u", "/a/b/train.py", "x"], "train.py"), (["python", "-m", "pkg.train"], "pkg.train"), (["python", "-c", "x"], ""),
      (["python", "-W", "ignore::DeprecationWarning", "-X", "dev", "/a/train.py"], "train.py"),
+     (["python", "-O", "train.py", "--batch", "8"], "train.py"),
      (["bash", "-e", "-o", "pipefail", "/ci/build.sh", "all"], "build.sh"), (["/bin/sh", "-ec", "true; true"], ""),
      (["/usr/bin/make", "-j8"], "make"), (["-bash"], "-bash"), (["bash", "/dev/fd/3"], ""),
      (["python"], ""), ([], ""), (["python", "\x1b[2J[red]"], "·[2J[red]")],
@@ -338,6 +339,15 @@ def test_who_has_no_workers_may_be_fed_by_what_it_started():
 def test_program_name(cmdline: list[str], name: str):
     exe = "/usr/bin/python3" if not cmdline or cmdline[0] == "python" else ""
     assert roles.program_name(info(10, comm="python3" if name else "shown", cmdline=cmdline, exe=exe)) == (name or "shown")
+
+
+@pytest.mark.parametrize(
+    ("cmdline", "arguments"),
+    [(["python", "-W", "ignore", "/a/train.py", "--batch", "8"], ["--batch", "8"]), (["python", "-O", "train.py", "x"], ["x"]),
+     (["python", "-m", "pkg.train", "x"], ["x"]), (["python", "-c", "pass", "x"], ["x"]), (["train", "x"], ["x"]), (["python"], [])],
+)  # fmt: skip
+def test_arguments_stand_behind_the_script(cmdline: list[str], arguments: list[str]):
+    assert roles.arguments_of(info(10, cmdline=cmdline, exe=cmdline[0])) == arguments
 
 
 @pytest.mark.parametrize(

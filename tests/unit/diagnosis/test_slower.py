@@ -248,6 +248,16 @@ ARGUMENTS = [
     ("--amp --resume last.ckpt --lr 3e-4 --api-key sk-123", "amp"),
     ("--data-path /mnt/9f86d081884c/imagenet", "data-path=imagenet"),
     ("train", "train"),
+    ("--lora-rank 8 --num-classes 10 --output-dim 4 --local-attention", "local-attention lora-rank=8 num-classes=10 output-dim=4"),
+    ("--key-size 2 --api-key 3 -n 5", "key-size=2 n=5"),
+    ("--local-rank 0 --max_train_steps 100 --num-epochs 3 --steps 9 --nodelist a1 --device cuda:1 -o x", ""),
+    ("--per_device_train_batch_size 4 --device 1", "per-device-train-batch-size=4"),
+    ("--learningRate 1 --batchSize 8 --outputDir x", "batch-size=8"),
+    ("--verbose a.yaml --quiet 1", "a.yaml"),
+    ("experiment=vit --experiment first exp.name=b", "experiment=vit"),
+    ("--max-tokens 16777216 --data 20261130 --cache /x/run_20261130_120000", "cache=run_# data=# max-tokens=16777216"),
+    ("--data /tmp/tmpab12cd_z --init-method tcp://a:1 --dist-url b:2 --uuid c", "data=#"),
+    ("--model 3f2b8c1e-1111-4222-8333-abcdefabcdef -- x", "model=# x"),
 ]
 
 
