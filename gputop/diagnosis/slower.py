@@ -75,7 +75,7 @@ class _WatchedRun:
         born_ns = info.start_ticks * 1_000_000_000 // header.clock_tick_hz - header.slept_ns_at(board.t_ns)
         self.start_unix_s = header.unix_ns_of(min(born_ns, board.t_ns)) / 1e9
         self.first_ns = 0  # first reading of its steps
-        self.last_ns = board.t_ns
+        self.seen_ns = self.last_ns = board.t_ns
         self.ranks: dict[TrainerKey, int] = {}  # of the whole job here -> GPUs
         self.gpu, self.setting = "", dict[str, str]()
         self.gathered_ns = board.t_ns
@@ -97,6 +97,7 @@ class _WatchedRun:
         self._stretch: list[float] = []  # the blocks of the present stretch, `MOST_LEDGERS` at most
         self._stretch_number: int | None = None
         self._bins: dict[int | None, Counter[int]] = {}  # stretch -> bin of a block -> blocks; None: all
+        self._copied: dict[int, tuple[float, int]] = {}  # stretch -> steps, and bytes that these copied to the GPUs
 
     @property
     def by_bytes(self) -> bool:
@@ -105,7 +106,7 @@ class _WatchedRun:
 
     def wants_rhythm(self, t_ns: int) -> bool:
         """True if no better clock is known, and a rhythm is due."""
-        last_s = self._rhythms[-1].end_s if self._rhythms else self.first_ns / 1e9
+        last_s = self._rhythms[-1].end_s if self._rhythms else self.seen_ns / 1e9
         return self.paced_by in ("", runs.RHYTHM) and t_ns / 1e9 - last_s >= runpace.EACH_NS / 1e9
 
     def read(self, pace: Pace) -> bool:
@@ -147,6 +148,9 @@ class _WatchedRun:
             return False
         self._block = counted
         self._add(log(seconds / steps), (counted.t_ns - self.first_ns) / 1e9)
+        if self._stretch_number is not None:
+            of_steps, of_bytes = self._copied.get(self._stretch_number, (0.0, 0))
+            self._copied[self._stretch_number] = of_steps + steps, of_bytes + max(0, counted.copied_bytes - before.copied_bytes)
         return True
 
     def _add(self, block: float, elapsed_s: float) -> None:
@@ -189,6 +193,11 @@ class _WatchedRun:
                 return float(f"{1000.0 * exp(number / BINS):.4g}")
         return None
 
+    def mean_bytes(self, stretch: int) -> float | None:
+        """Mean bytes that a step of a stretch copied to the GPUs; None if that is not known."""
+        steps, copied = self._copied.get(stretch, (0.0, 0))
+        return float(f"{copied / steps:.5g}") if copied else None
+
     def row(self, header_unix_s: float, ledger: Ledger | None) -> Run:
         """The run as a row."""
         info, step_ms = self.info, None if self.by_bytes else self.median_ms()
@@ -201,6 +210,8 @@ class _WatchedRun:
             torch=self.setting.get("torch", ""), step_ms=step_ms, paced_by=self.paced_by,
             why_no_step="" if step_ms is not None else runs.NO_STEP[self.why_no_step or "short"],
             stretches_ms=[self.median_ms(number) for number in range(max(known) + 1)] if known else [],
+            stretches_bytes=[self.mean_bytes(number) for number in range(max(known) + 1)] if known else [],
+            user=clean(info.user or ("" if info.uid is None else str(info.uid)), 32),
             gpu_total_s=round(ledger.gpu_total_s, 3) if ledger is not None and ledger.gpu_total_s else None,
             gpu_lost_s=round(ledger.gpu_lost_s, 3) if ledger is not None and ledger.gpu_total_s else None,
             by_cause={cause: round(seconds, 3) for cause, seconds in (ledger.by_cause.items() if ledger is not None else ()) if seconds},

@@ -1,8 +1,10 @@
 """Runs of jobs, a row each, and what a run stands beside: the earlier runs of its own kind.
 
-A run is known by its program, those of its arguments that decide how long a step takes, the number of ranks, GPU model and count, and what
-tells its pace. What only changes values (a learning rate, a seed), and a name or place of output, is none of these. A run is never compared
-with one on another GPU model; with one of another torch only where too few have its own, and then both versions are named.
+A run is known by its user, its program, those of its arguments that decide how long a step takes, the number of ranks, GPU model and count,
+and what tells its pace. What only changes values (a learning rate, a seed), and a name or place of output, is none of these. What no
+argument shows, such as a batch size in a file, shows in the bytes that a step copies to its GPU: a run whose steps copy more or fewer does
+other work. A run is never compared with one on another GPU model; with one of another torch only where too few have its own, and then both
+versions are named.
 """
 
 from __future__ import annotations
@@ -10,13 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from math import exp, log
+from statistics import fmean
 from typing import Annotated, NamedTuple
 from zlib import crc32
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from gputop.findings import intervals
+from gputop.findings import changepoint, intervals
 from gputop.findings.intervals import LEAST_RUNS, Interval, Level
 from gputop.findings.sentence import name
 from gputop.findings.verdict import Cause
@@ -30,7 +33,9 @@ SLOWER, SURE = log(1.05), 0.98  # from which a run is slower, by an interval of 
 FILES_MOVE = 0.1  # of a number of files, that is a change (a choice)
 _MOST = 256  # characters of a text of a row
 _MOST_WORDS = 64  # arguments that are read
+SAME_WORK = 0.1  # as a logarithm: runs whose steps copy bytes that differ by more do other work (a choice)
 StepTime = Annotated[float, Meta(ge=1e-3, le=1e9)]  # ms
+StepBytes = Annotated[float, Meta(gt=0, le=1e15)]
 CALLS, MARKERS, TO_GPU, NVLINK, RHYTHM = CLOCKS = ("CUDA calls", "markers", "bytes to its GPUs", "bytes over NVLink", "GPU rhythm")
 """What a run's pace is told by, the best first. The two that count bytes, and no steps, tell when a run becomes slower, and nothing beside
 another run, whose code may need more or fewer bytes a step."""
@@ -110,11 +115,14 @@ class Run(Struct, frozen=True):
     since_unix_s: UnixSeconds | None = None  # from that moment on; None: from its first steps on
     paced_by: _Text = CALLS  # a word of `CLOCKS`; empty: nothing tells its pace
     why_no_step: _Text = ""  # a text of `NO_STEP`; empty where ``step_ms`` is known
+    user: _Text = ""  # whose process it is; empty: not known
+    stretches_bytes: Annotated[list[StepBytes | None], Meta(max_length=MOST_STRETCHES)] = []
+    """Mean bytes that a step copied to its GPUs, at the times of ``stretches_ms``; None: not known."""
 
     @property
-    def key(self) -> tuple[str, str, int, str, int, str]:
+    def key(self) -> tuple[str, str, str, int, str, int, str]:
         """Key of runs that may be compared."""
-        return self.program, self.arguments, self.world, self.gpu, self.gpus, self.paced_by
+        return self.user, self.program, self.arguments, self.world, self.gpu, self.gpus, self.paced_by
 
     @property
     def process(self) -> tuple[int, int]:
@@ -140,13 +148,15 @@ def stretch_at(seconds: float) -> int | None:
 def usual(run: Run, stretch: int, now: Level, past: Sequence[Run]) -> Usual | None:
     """The run beside the last runs of its kind that ended before it began, in the same stretch; None of fewer than three. ``now``: level of
     the logarithms of its seconds a step."""
-    alike = [one for one in past if one.key == run.key and one.end_unix_s <= run.start_unix_s and _ms(one, stretch) is not None]
-    alike.sort(key=lambda one: one.end_unix_s)
+    known = [one for one in past if one.key == run.key and one.end_unix_s <= run.start_unix_s and _at(one.stretches_ms, stretch)]
+    alike = sorted((one for one in known if abs(_more_work(run, one, stretch)) <= SAME_WORK), key=lambda one: one.end_unix_s)
     same = [one for one in alike if one.torch == run.torch]
     chosen = (same if len(same) >= LEAST_RUNS else alike)[-LAST_RUNS:]
-    levels = [log(ms / 1000.0) for one in chosen if (ms := _ms(one, stretch))]
+    levels = [log(ms / 1000.0) for one in chosen if (ms := _at(one.stretches_ms, stretch))]
     slower = intervals.beside(now, levels, SURE)
     if slower is None:
+        return None
+    if fmean(_more_work(run, one, stretch) for one in chosen) >= changepoint.OWN_SHARE * max(SLOWER, slower.mean):
         return None
     others = sorted({one.torch or "not known" for one in chosen} - {run.torch or "not known"})
     usual_ms = 1000.0 * exp(sum(levels) / len(levels))
@@ -159,9 +169,15 @@ def is_slower(found: Usual | None) -> bool:
     return found is not None and found.slower.mean >= SLOWER and found.slower.low >= SLOWER / 2
 
 
-def _ms(run: Run, stretch: int) -> float | None:
-    """The median of that stretch; None without it."""
-    return (run.stretches_ms[stretch] or None) if stretch < len(run.stretches_ms) else None
+def _at(values: Sequence[float | None], stretch: int) -> float | None:
+    """The value of that stretch; None without it."""
+    return (values[stretch] or None) if stretch < len(values) else None
+
+
+def _more_work(run: Run, other: Run, stretch: int) -> float:
+    """Logarithm of how many times as many bytes as in the other run a step copied in that stretch; 0 where one is not known."""
+    now, then = (_at(one.stretches_bytes, stretch) for one in (run, other))
+    return log(now / then) if now and then else 0.0
 
 
 def differences(run: Run, other: Run) -> list[tuple[str, str, str]]:
@@ -225,8 +241,8 @@ def from_elsewhere(runs: Iterable[Run]) -> list[Run]:
     """Runs of a file or another machine, with harmless texts."""
     return [
         replace(
-            one, program=name(one.program), arguments=clean(one.arguments, _MOST), gpu=name(one.gpu), torch=name(one.torch),
-            paced_by=one.paced_by if one.paced_by in CLOCKS else "",
+            one, user=name(one.user), program=name(one.program), arguments=clean(one.arguments, _MOST), gpu=name(one.gpu),
+            torch=name(one.torch), paced_by=one.paced_by if one.paced_by in CLOCKS else "",
             why_no_step=one.why_no_step if one.why_no_step in NO_STEP.values() else "",
             setting={name(key): name(value) for key, value in one.setting.items()},
         )

@@ -15,6 +15,7 @@ RUNS = TableSpec("runs", "runs of jobs, those that record --keep has kept beside
     made("start_unix_s", "REAL", "its process began, Unix time, s"),
     made("end_unix_s", "REAL", "it ended, or was last seen, Unix time, s"),
     made("pid", "INTEGER", "its first rank here"),
+    made("user", "TEXT", "whose process it is; NULL: not known"),
     made("program", "TEXT", "script, module or program"),
     made("arguments", "TEXT", "those that decide how long a step takes; without seeds, outputs, secrets"),
     made("world", "INTEGER", "ranks"),
@@ -25,6 +26,7 @@ RUNS = TableSpec("runs", "runs of jobs, those that record --keep has kept beside
     made("why_no_step", "TEXT", "why step_ms is NULL"),
     made("paced_by", "TEXT", "its pace is told by: CUDA calls, markers, bytes to its GPUs or over NVLink, GPU rhythm; NULL: nothing"),
     made("stretches_ms", "TEXT", "median step, ms, of minute 2, of 3 and 4, of 5 to 8 …, JSON"),
+    made("stretches_bytes", "TEXT", "mean bytes that a step copied to its GPUs, at these times, JSON; null: not known"),
     made("gpu_s", "REAL", "GPU time of its ranks here, s; NULL: no GPU is measured"),
     made("lost_s", "REAL", "GPU time lost, s"),
     made("by_cause", "TEXT", "cause to GPU time lost to it, s, JSON"),
@@ -33,11 +35,13 @@ RUNS = TableSpec("runs", "runs of jobs, those that record --keep has kept beside
     made("since_unix_s", "REAL", "from when on, Unix time, s; NULL: from its first minutes on"),
 ))  # fmt: skip
 
+_TEXTS = ("stretches_ms", "stretches_bytes", "by_cause", "setting")  # fields that are JSON
+
 
 def rows(found: Iterable[Run], names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """Rows with the columns in ``names``."""
     for one in found:
-        texts = {name: json.dumps(getattr(one, name), ensure_ascii=False) for name in ("stretches_ms", "by_cause", "setting")}
+        texts = {name: json.dumps(getattr(one, name), ensure_ascii=False) for name in _TEXTS}
         row = structs.asdict(one) | texts | {"gpu_s": one.gpu_total_s, "lost_s": one.gpu_lost_s, "torch": one.torch or None}
-        row |= {"paced_by": one.paced_by or None, "why_no_step": one.why_no_step or None}
+        row |= {"user": one.user or None, "paced_by": one.paced_by or None, "why_no_step": one.why_no_step or None}
         yield tuple(row[name] for name in names)

@@ -132,13 +132,23 @@ def test_a_run_is_told_slower_than_its_last_ones_from_three_on() -> None:
 
 
 @pytest.mark.parametrize("other", [
-    {"gpu": "NVIDIA A100"}, {"world": 8}, {"arguments": "batch=64"}, {"program": "other.py"}, {"gpus": 2},
+    {"gpu": "NVIDIA A100"}, {"user": "bob"}, {"world": 8}, {"arguments": "batch=64"}, {"program": "other.py"}, {"gpus": 2},
     {"stretches_ms": [None, None, 50.0]}, {"start_unix_s": 4e9, "end_unix_s": 4e9 + 5},
 ])  # fmt: skip
 def test_it_is_never_compared_with_runs_of_another_kind_or_time(other: dict[str, object]) -> None:
     scene = machine()
     scene.engine.slowdowns.past = [run(40.0, 1000.0 * i, **other) for i in range(6)]
     assert told(scene.play(200, DT_S)) == []
+
+
+def test_runs_whose_steps_copy_other_bytes_did_other_work() -> None:
+    """A batch size in a file that was edited shows in no argument."""
+    for bytes_each, is_told in ((1_000_000, True), (1_050_000, False), (1_180_000, False), (500_000, False)):
+        scene = machine()
+        scene.engine.slowdowns.past = [run(50.0, 1000.0 * i, stretches_bytes=[1e6] * 4) for i in range(4)]
+        assert bool(told(paced(scene, STEPS / 1.18, bytes_each).play(200, DT_S))) == is_told, bytes_each
+        [row] = scene.engine.runs()[1]
+        assert row.stretches_bytes[0] == pytest.approx(bytes_each, rel=0.01)
 
 
 def test_another_torch_is_named() -> None:
