@@ -62,6 +62,8 @@ class _Pieces(Struct):
     source: str = ""  # of the diagnosis's steps
     is_served: bool = False  # it serves requests
     is_probed: bool = False  # CUDA calls are probed
+    first_ns: int = 0  # first and last look
+    last_ns: int = 0
 
     def at(self, t_ns: int) -> _Piece:
         """The piece of a moment."""
@@ -103,6 +105,7 @@ class PaceWatch:
                 del self._trainers[next(iter(self._trainers))]
             one.is_served |= standing.verdict.requests is not None
             one.is_probed |= board.probed_ns > 0
+            one.first_ns, one.last_ns = one.first_ns or board.t_ns, board.t_ns
             is_steady = standing.phase.word == TRAINING and standing.cause != "pause"
             _count(one, engine.counted(pid), board.t_ns, is_steady)
             if (step := engine.step_of(pid)) is not None:
@@ -122,7 +125,10 @@ class PaceWatch:
     def run(self, path: str, found: Explanation) -> MeasuredRun:
         """The measured run, with the ledgers of an explanation of the same stretch."""
         by_name: dict[str, list[_Pieces]] = {}
+        longest_ns = max((one.last_ns - one.first_ns for one in self._trainers.values()), default=0)
         for one in self._trainers.values():
+            if one.last_ns - one.first_ns < longest_ns / STRETCHES:
+                continue  # no stretch of it is as long as one of the longest: a check of the GPU, another user's test
             by_name.setdefault(one.name, []).append(one)
         blamed: dict[str, list[str]] = {}
         for incident in found.incidents:

@@ -283,6 +283,19 @@ def test_a_pace_that_is_not_the_programs_own_has_its_reason(tmp_path: Path) -> N
         assert [one.missing() for one in found.jobs.values()] == [reason]
 
 
+@pytest.mark.parametrize(("seconds", "names"), [(1.0, {JOB}), (8.0, {JOB, "other.py"})])
+def test_a_program_that_ran_for_a_moment_beside_a_job_is_not_compared(tmp_path: Path, seconds: float, names: set[str]) -> None:
+    scene = working().add(Proc(200, cmdline=["python", "other.py"], run=0.1, info={"uses_cuda": True}))
+    scene.gpus[1] = dict(scene.gpus[0], pids=[200])
+    path = Path(recorded(tmp_path / "one", scene, 10.0, seconds=seconds))
+    scene.drop(200).gpus[1]["pids"] = []
+    frames = [scene.next_frame(0.2) for _ in range(200)]
+    begin = path.read_bytes()[: -len(pack_end(frames[0].t_ns))]
+    path.write_bytes(begin + b"".join(pack_frames([one]) for one in frames) + pack_end(frames[-1].t_ns))
+    found, _problems = measured(str(path), Span())
+    assert set(found.jobs) == names
+
+
 def test_jobs_of_one_name_that_run_at_once_are_not_mixed(tmp_path: Path) -> None:
     scene = working().add(Proc(200, run=0.1, info={"uses_cuda": True}))
     scene.gpus[1] = dict(scene.gpus[0], pids=[200])
