@@ -7,6 +7,7 @@ Exit codes then: 0 not slower, 1 slower, 2 wrong usage, 4 undecided, for the rea
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
@@ -78,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
 def _sides(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     """The files of each side. Raises UserError where that is not clear."""
     if args.script_args:
+        if wrong := [word for word in args.script_args if word.startswith("-") and not os.path.exists(word)]:
+            raise UserError(f"options stand before --, behind which all words are recordings: {wrong[0]}", code=2)
         return args.files, args.script_args
     if len(args.files) != 2:
         raise UserError("name two recordings, or several runs with -- between before and after (see gputop diff --help)", code=2)

@@ -139,10 +139,11 @@ class Slower(Struct, frozen=True):
 def compared(before: Sequence[MeasuredRun], after: Sequence[MeasuredRun], limit_pct: float | None) -> Slower:
     """The comparison of all runs of two sides, each at least one."""
     sides = (before, after)
-    differs = [*_differences(before, after)]
+    pairs = _pairs(sides)
+    differs = [*(f"program: {old} before, {new} after" for old, new in pairs.values() if old != new), *_differences(before, after)]
     foreign = "they ran on different GPUs" if len({run.gpus for side in sides for run in side}) > 1 else ""
     jobs = [_change(name, [[run.jobs[own] for run in side] for side, own in zip(sides, owns, strict=True)], sides, limit_pct, foreign)
-            for name, owns in _pairs(sides).items()]  # fmt: skip
+            for name, owns in pairs.items()]  # fmt: skip
     answers = [one.answer for one in jobs]
     worst = next((word for word in (SLOWER, UNDECIDED, NOT_SLOWER) if word in answers), UNDECIDED)
     reason = next((one.reason for one in jobs if one.answer == worst), "") if jobs else "no program trains in all of these recordings"

@@ -190,6 +190,7 @@ def test_jobs_are_paired_by_name_and_the_worst_one_counts() -> None:
     assert compared([before], [after], 5.0).answer == SLOWER
     renamed = compared([MeasuredRun("a", {"old.py": job(10.0)})], [MeasuredRun("b", {"new.py": job(10.0)})], 5.0)
     assert (renamed.answer, renamed.jobs[0].name) == (NOT_SLOWER, "new.py")
+    assert renamed.differs == ["program: old.py before, new.py after"]
     nothing = compared([before], [MeasuredRun("b", {"c.py": job(10.0)})], 5.0)
     assert (nothing.answer, nothing.jobs) == (UNDECIDED, [])
     assert nothing.reason
@@ -248,6 +249,7 @@ def test_exit_codes_of_recordings(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert main([*limit, fast, fast]) == 4, "an error of gputop's own says nothing of the runs"
     assert main([*limit, fast]) == 2
     assert main(["diff", fast, alike, slow]) == 2
+    assert main([*limit, fast, "--", slow, "--json"]) == main([*limit, fast, "--", slow, "--", slow]) == 2
     assert main(["diff", "--fail-if-slower", "five", fast, slow]) == 2
 
 
