@@ -41,7 +41,7 @@ MOST_RHYTHMS = 360  # an hour and a half (a choice)
 GATHER_NS = 10_000_000_000  # ns from one look at what a row has besides its steps to the next, at most
 BLOCK_S, BLOCK_STEPS = 10, 50  # of a block, at least: its mean step is within 2 %
 SETTLES_NS = 300_000_000_000  # ns since a moment in which it is looked for again: more of the new level shows it better (a choice)
-FEW, MANY = 9, 36  # blocks now and before, by whose medians it is decided whether to look more closely
+FEW, MANY = 9, 36  # blocks now and before, by whose medians it is decided whether to look more closely; an evaluation is shorter
 LOOKS_SLOWER = log1p(policy.HARDLY)  # from which to look more closely
 LEAST_BLOCKS = 6  # of a stretch that stands beside earlier runs
 MOST_LEDGERS = 180  # blocks for which the ledger is remembered: as long as the readings
@@ -84,7 +84,8 @@ class _WatchedRun:
         self.booked: deque[_Booked] = deque(maxlen=MOST_LEDGERS)
         self.taken: deque[float] = deque(maxlen=MOST_LEDGERS)  # CPUs that processes outside its family took
         self.change: PaceChange | None = None
-        self.usual: Usual | None = None
+        self.last_ones: Usual | None = None  # the run beside its last ones, slower or not
+        self.usual: Usual | None = None  # the same, if it is slower
         self.incident: Incident | None = None
 
     def _begin(self, paced_by: str) -> None:
@@ -162,19 +163,16 @@ class _WatchedRun:
         for stretch in {None, number} if number is not None else ():
             self._bins.setdefault(stretch, Counter())[round(block * BINS)] += 1
 
-    def points(self) -> list[Point]:
-        """Its steps and their bytes, as they were read."""
-        if self.paced_by == runs.RHYTHM:
-            return [*self._rhythms]
-        copies, syncs = (kept[-1] - kept[0] for kept in (self._copies, self._syncs))
-        steps = self._copies if _is_by_copies(copies, syncs) else self._syncs
-        least_s = changepoint.BYTES_POINT_S if self.by_bytes else changepoint.LEAST_POINT_S
-        return changepoint.points_of([StepCount(*one) for one in zip(self._times, steps, self._work, strict=True)], least_s)
-
     def find(self) -> PaceChange | None:
         """Its latest lasting slowdown."""
-        is_counted = self.paced_by in (runs.CALLS, runs.MARKERS)
-        return changepoint.find(self.points(), changepoint.LEAST_CHANGE if is_counted else changepoint.LEAST_UNCOUNTED)
+        if self.paced_by == runs.RHYTHM:
+            return changepoint.find([*self._rhythms], changepoint.LEAST_UNCOUNTED)
+        copies, syncs = (kept[-1] - kept[0] for kept in (self._copies, self._syncs))
+        steps = self._copies if _is_by_copies(copies, syncs) else self._syncs
+        readings = [StepCount(*one) for one in zip(self._times, steps, self._work, strict=True)]
+        if self.by_bytes:
+            return changepoint.find(changepoint.points_of(readings, changepoint.POINT_S), changepoint.LEAST_UNCOUNTED)
+        return changepoint.find_counted(readings)
 
     def looks_slower(self) -> bool:
         """True if the last blocks are slower than those before: a cheap look."""
@@ -280,7 +278,7 @@ class Slowdowns:
         """Go on watching; a run that is still slower gets a new incident."""
         self._ended.clear()
         for one in self._watched.values():
-            one.incident = one.change = one.usual = None
+            one.incident = one.change = one.last_ones = one.usual = None
 
     def note(
         self, board: Board, standing: Mapping[int, Standing], counted: Callable[[int], Counted | None], paces: Mapping[int, float | None],
@@ -344,17 +342,11 @@ class Slowdowns:
         one.booked.append(_Booked(board.t_ns, ledger.gpu_total_s, dict(ledger.by_cause)))
 
     def _look(self, one: _WatchedRun, board: Board, standing: Standing, incidents: Incidents) -> None:
-        if one.change is not None:
-            if _is_over(one):
-                one.change = None
-            elif board.t_ns - one.change.since_s * 1e9 < SETTLES_NS:
-                one.change = one.find() or one.change
-        elif one.looks_slower():
-            one.change = one.find()
+        _renew(one, board.t_ns)
         unix_s = board.header.unix_ns_of(board.t_ns) / 1e9
         found = one.beside(self.past, unix_s)
         if found is not None:  # else the present stretch is too short, and what was found in the last one stands
-            one.usual = found if runs.is_slower(found) else None
+            one.last_ones, one.usual = found, found if runs.is_slower(found) else None
         if one.change is None and one.usual is None:
             if one.incident is not None:
                 one.incident.end_ns, one.incident = board.t_ns, None
@@ -368,13 +360,34 @@ class Slowdowns:
             one.incident = begun(SLOWER, since_ns, symptom=standing.symptom, confidence=sure, trainer_pid=pid)
             one.incident.victims = [Victim(pid, standing.job.trainer.role.kind, clean(one.label))]
             incidents.append(one.incident)
-        _tell(one, found, board, self.changes)
+        _tell(one, board, self.changes)
+
+
+def _renew(one: _WatchedRun, t_ns: int) -> None:
+    """Find the run's change, or find it again: while more of its level is seen, where it may be over, and where another may have come."""
+    old = one.change
+    settles = old is not None and t_ns - old.since_s * 1e9 < SETTLES_NS
+    if not (settles or one.looks_slower() or _is_over(one)):
+        return
+    new = one.find()
+    if old is not None and new is not None and _is_another(old, new):
+        if one.incident is not None:
+            one.incident.end_ns, one.incident = int(1e9 * new.since_s) if new.since_s > old.since_s else t_ns, None
+    elif old is not None and not _is_over(one):
+        new = new or old  # points far in the past are kept no longer
+    one.change = new
+
+
+def _is_another(old: PaceChange, new: PaceChange) -> bool:
+    """True if two moments are of two slowdowns."""
+    first, last = sorted((old, new), key=lambda change: change.since_s)
+    return last.low_s > first.high_s and last.since_s - first.since_s > changepoint.LASTS_S
 
 
 def _is_over(one: _WatchedRun) -> bool:
     """True if the last blocks are back at the level before the change, or nearer to it."""
     change = one.change
-    return change is not None and median([*one.blocks][-LEAST_BLOCKS:]) < log(change.before_s * change.after_s) / 2
+    return change is not None and median([*one.blocks][-FEW:]) < log(change.before_s * change.after_s) / 2
 
 
 def _setting(board: Board, standing: Standing) -> dict[str, str]:
@@ -420,8 +433,8 @@ def _of_hardware(hardware: object) -> dict[str, str]:
     return found
 
 
-def _tell(one: _WatchedRun, beside: Usual | None, board: Board, changes: Changes) -> None:
-    """Bring the incident's words up to date. ``beside``: its last runs, if there are enough, slower or not."""
+def _tell(one: _WatchedRun, board: Board, changes: Changes) -> None:
+    """Bring the incident's words up to date."""
     incident, change, usual = one.incident, one.change, one.usual
     assert incident is not None
     slower = usual.slower if usual is not None else change.slower if change is not None else None
@@ -439,15 +452,16 @@ def _tell(one: _WatchedRun, beside: Usual | None, board: Board, changes: Changes
     else:
         headline = slow + filled(" since {:clock}", since_s or 0.0)
     rise = one.rise(int(change.since_s * 1e9)) if change is not None else one.rise_beside(usual.last) if usual is not None else {}
-    incident.headline, incident.detail = headline, _detail(one, beside, rise)
+    incident.headline, incident.detail = headline, _detail(one, rise)
     incident.severity = "medium" if pct >= MEDIUM_PCT else "low"
-    if usual is None and beside is not None:
+    if usual is None and one.last_ones is not None:
         incident.severity = "info"  # faster than usual before, and as usual now
     incident.evidence = [*_numbers(one, slower), *_rises(rise), *_listed(one, usual, rise, changes, board)]
     incident.fixes = [*_fixes(one, any(item.metric == "changed" for item in incident.evidence))]
 
 
-def _detail(one: _WatchedRun, beside: Usual | None, rise: Mapping[str, float]) -> Sentence:
+def _detail(one: _WatchedRun, rise: Mapping[str, float]) -> Sentence:
+    beside = one.last_ones
     most = max(rise, key=lambda cause: rise[cause], default="")
     if most and rise[most] >= policy.HARDLY and one.change is None:
         text = filled("no moment stands out; {} takes {:.0f} % more of the GPU time than in its last run", most, 100 * rise[most])

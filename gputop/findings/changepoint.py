@@ -10,7 +10,8 @@ mean step. A change is a level that
 * is no greater work: where the bytes that a step copies to the GPU grow along, the batch or its sequences did.
 
 Points that are far from their running median are first replaced by it: a checkpoint in each fifth point moves no level. Candidates are the
-largest differences of the means of two neighbouring stretches (a moving-sum statistic).
+largest differences of the means of two neighbouring stretches (a moving-sum statistic). A level is told by points of 5 s, over which single
+long steps weigh little, and its moment by points of 1 s.
 
 The moment is then looked for around a candidate, by the points as they were: each has its chance at the level before and at that after it,
 and a point that is far from both, such as a long step or a part of an evaluation, has the same chance at either, so it moves no moment. A
@@ -31,6 +32,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gputop.findings import intervals
 from gputop.findings.intervals import Interval, Level
@@ -43,7 +45,7 @@ LEAST_POINTS = 15  # points of such a level
 LOOKS_BACK = 4  # such stretches to each side by which the change is measured
 LEAST_CHANGE = log(1.04)  # a smaller one is within the work of any other process (guess)
 LEAST_UNCOUNTED = log(1.06)  # where no steps are counted: bytes and rhythms have noise of their own (guess)
-BYTES_POINT_S = 5.0  # s over which bytes are looked at together: they come with whole steps, whose length is not known (a choice)
+POINT_S = 5.0  # s over which steps are looked at together to tell a level, and bytes, which come with whole steps (a choice)
 LEAST_SURE = log(1.02)  # which the lower end of the interval exceeds, at `SURE_ENOUGH`
 SURE_ENOUGH = 0.999  # chance that the interval which decides holds: many moments are looked at, over and over, for a whole run
 BEFORE_BELOW, AFTER_ABOVE = 0.85, 0.8  # share of the points before and after that lie on their side of the middle
@@ -181,21 +183,45 @@ def _mean(slot: Sequence[StepCount]) -> StepCount:
     return StepCount(fmean(one.t_s for one in slot), fmean(one.steps for one in slot), fmean(works) if len(works) == len(slot) else None)
 
 
+def find_counted(readings: Sequence[StepCount], least: float = LEAST_CHANGE) -> PaceChange | None:
+    """The latest lasting slowdown by points of `POINT_S`, over which long steps and short evaluations weigh little; the moment by those of
+    `LEAST_POINT_S`, if these tell it more closely."""
+    found = find(points_of(readings, POINT_S), least)
+    return None if found is None else _nearer(found, points_of(readings))
+
+
 def find(points: Sequence[Point], least: float = LEAST_CHANGE) -> PaceChange | None:
     """The latest lasting slowdown, of ``least`` or more, of a run whose first point is the first; None if it has none, or none yet."""
-    begin = bisect_left(points, points[0].start_s + WARM_UP_S, key=lambda one: one.start_s) if points else 0
-    points = points[begin:]
-    if not points:
-        return None
-    point_s = median(one.end_s - one.start_s for one in points)
-    width = max(LEAST_POINTS, ceil(LASTS_S / point_s))
+    points, width = _warmed_up(points)
     if len(points) < 2 * width:
         return None
-    logs = _cleaned(points, max(_LEAST_NEARBY, min(_NEARBY, int(_NEARBY_S / point_s) | 1)))
+    logs = _cleaned(points)
     for k in _candidates(logs, width):
         if (found := _judged(points, logs, _moment(points, logs, k, width), width, least)) is not None:
             return found
     return None
+
+
+def _warmed_up(points: Sequence[Point]) -> tuple[Sequence[Point], int]:
+    """(points behind the warm-up, number of points of a level that lasts)."""
+    points = points[bisect_left(points, points[0].start_s + WARM_UP_S, key=attrgetter("start_s")) :] if points else ()
+    return points, max(LEAST_POINTS, ceil(LASTS_S / _length_s(points))) if points else LEAST_POINTS
+
+
+def _length_s(points: Sequence[Point]) -> float:
+    return median(one.end_s - one.start_s for one in points)
+
+
+def _nearer(found: PaceChange, points: Sequence[Point]) -> PaceChange:
+    """The change with its moment by shorter points, if that lies within what was found, in a shorter interval."""
+    points, width = _warmed_up(points)
+    k = bisect_left(points, found.since_s, key=attrgetter("start_s"))
+    if min(k, len(points) - k) < width:
+        return found
+    at = _moment(points, _cleaned(points), k, width)
+    if at.high_s - at.low_s >= found.high_s - found.low_s or not found.low_s <= at.since_s <= found.high_s:
+        return found
+    return replace(found, since_s=at.since_s, low_s=at.low_s, high_s=at.high_s)
 
 
 def _candidates(logs: Sequence[float], width: int) -> list[int]:
@@ -223,7 +249,7 @@ class _Moment(NamedTuple):
 def _moment(points: Sequence[Point], logs: Sequence[float], k: int, width: int) -> _Moment:
     """The moment of the rise within ``width`` points of ``k``; see above."""
     start, end, near = max(0, k - width), min(len(logs), k + width), width // 3
-    below, above = median(logs[start : k - near]), median(logs[k + near : end])
+    below, above = median(logs[max(0, k - 2 * width) : k - near]), median(logs[k + near : k + 2 * width])
     part, own = points[start:end], [one.log_s for one in points[start:end]]
     rests = [*(one - below for one in own[: k - near - start]), *(one - above for one in own[k + near - start :])]
     noise = max(_LEAST_NOISE, 1.4826 * median(map(abs, rests)))
@@ -279,7 +305,8 @@ def _chance(value: float, level: float, error: float) -> float:
 
 def _judged(points: Sequence[Point], logs: Sequence[float], at: _Moment, width: int, least: float) -> PaceChange | None:
     """The change at a place, if it is one by all of the above."""
-    k = at.k
+    k, whole = at.k, logs
+    logs = _cleaned_apart(points, whole, k)
     start, end = max(0, k - LOOKS_BACK * width), min(len(logs), k + LOOKS_BACK * width)
     logs = _within_reach(logs, median(logs[start:k]), median(logs[k:end]))
     before, after = intervals.level(logs[start:k]), intervals.level(logs[k:end])
@@ -289,7 +316,7 @@ def _judged(points: Sequence[Point], logs: Sequence[float], at: _Moment, width: 
     is_above = [one > middle for one in smooth]
     if fmean(is_above[:k]) > 1.0 - BEFORE_BELOW or fmean(is_above[k:]) < AFTER_ABOVE or fmean(is_above[-width:]) < AFTER_ABOVE:
         return None
-    if median(one.log_s for one in points[-width * 4 // 5 :]) <= middle:
+    if min(median(one.log_s for one in points[-width:]), median(whole[-width:])) <= middle:
         return None  # the level has just ended, which the running median takes for an excursion
     jump, error, steepness = _jump(points, logs, k, width)
     ways = [tuple(_around(jump, error, sure) for sure in (SURE_ENOUGH, intervals.SURE))]
@@ -345,13 +372,21 @@ def _has_more_work(points: Sequence[Point], k: int, width: int, change: float) -
     return all(sides) and median(sides[1]) - median(sides[0]) >= OWN_SHARE * change
 
 
-def _cleaned(points: Sequence[Point], nearby: int) -> list[float]:
-    """The logarithms, with the running median of so many points in place of those that are far from it."""
+def _cleaned(points: Sequence[Point]) -> list[float]:
+    """The logarithms, with the running median in place of those that are far from it."""
+    nearby = max(_LEAST_NEARBY, min(_NEARBY, int(_NEARBY_S / _length_s(points)) | 1))
     logs = [one.log_s for one in points]
     smooth = _running_median(logs, nearby)
     noise = max(_LEAST_NOISE, 1.4826 * median(abs(one - near) for one, near in zip(logs, smooth, strict=True)))
     bounds = [_FAR * max(noise, _COUNTED / one.steps) for one in points]
     return [one if abs(one - near) <= bound else near for one, near, bound in zip(logs, smooth, bounds, strict=True)]
+
+
+def _cleaned_apart(points: Sequence[Point], logs: Sequence[float], k: int) -> list[float]:
+    """The cleaned logarithms, those that were replaced by their own side of a moment: a running median across the moment takes what lies
+    between the moment and an evaluation for a part of the evaluation."""
+    sides = [*_cleaned(points[:k]), *_cleaned(points[k:])]
+    return [one if one == point.log_s else own for one, point, own in zip(logs, points, sides, strict=True)]
 
 
 def _running_median(values: Sequence[float], length: int) -> list[float]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from gputop.findings.changepoint import PaceChange, Point, StepCount, find, points_of
+from gputop.findings.changepoint import PaceChange, Point, StepCount, find, find_counted, points_of
 from gputop.findings.intervals import Level, beside, between, between_runs, level, t_quantile
 
 NEAR_S = 5.0  # within which the moment is told
@@ -76,7 +76,7 @@ def readings(run: Run, seed: int) -> list[StepCount]:
 
 
 def told(run: Run, seed: int) -> PaceChange | None:
-    return find(points_of(readings(run, seed)))
+    return find_counted(readings(run, seed))
 
 
 def pairs() -> Iterator[tuple[float, Run]]:
@@ -118,16 +118,30 @@ def test_nothing_is_told_of_a_run_that_keeps_its_pace(run: Run) -> None:
         assert told(run, seed) is None
 
 
+@pytest.mark.parametrize("more", [
+    {"evaluation": (900, 25.0, 0.5)}, {"evaluation": (1200, 40.0, 1.5)}, {"hiccups": (50, 10.0), "step_s": 0.05},
+])  # fmt: skip
+def test_evaluations_of_a_sixth_of_the_time_and_long_steps_hide_no_slowdown_and_move_no_moment(more: dict[str, object]) -> None:
+    run = Run(slower=0.12, onset_s=410.0, seconds=900.0, checkpoint_s=0.0, **more)  # type: ignore[arg-type]
+    for seed in range(2):
+        found = told(run, seed)
+        assert found is not None
+        assert found.low_s <= run.onset_s <= found.high_s
+        assert abs(found.since_s - run.onset_s) <= 2 * NEAR_S
+        assert found.slower.pct == pytest.approx(12, abs=2)
+        assert told(run._replace(slower=0.0), seed) is None
+
+
 def test_a_slowdown_that_has_ended_is_none_now() -> None:
     seen = readings(Run(slower=0.25, onset_s=200.0, seconds=420.0), 5)
     back = [StepCount(seen[-1].t_s + one.t_s, seen[-1].steps + one.steps) for one in readings(Run(seconds=200.0, warm_up=0.0), 6)]
-    assert find(points_of(seen)) is not None
-    assert find(points_of([*seen, *back])) is None
+    assert find_counted(seen) is not None
+    assert find_counted([*seen, *back]) is None
 
 
 def test_it_is_told_after_a_minute_and_a_quarter_and_not_before() -> None:
     seen = readings(Run(slower=0.3), 3)
-    first = next(end_s for end_s in range(430, 600, 5) if find(points_of([one for one in seen if one.t_s <= end_s])) is not None)
+    first = next(end_s for end_s in range(430, 600, 5) if find_counted([one for one in seen if one.t_s <= end_s]) is not None)
     assert 420 + 75 <= first <= 420 + 110
 
 

@@ -100,6 +100,17 @@ def test_a_run_that_is_slower_since_a_moment_is_an_incident_without_any_cause() 
     assert notice(scene.engine.incidents, scene.engine.verdict) == (one.headline, one.severity)
 
 
+def test_a_second_slowdown_is_told_beside_the_first_which_is_told_again_when_the_second_ends() -> None:
+    scene = paced(slowed(0.2, after_s=400), STEPS / 1.5).play(200, DT_S)
+    first, second = told(scene)
+    assert numbers(second)["slower_pct"] == pytest.approx(25, abs=2)
+    assert abs(second.start_ns - scene.board.header.t_ns - 600e9) <= 5e9
+    assert (first.end_ns, second.end_ns) == (second.start_ns, None)
+    again = told(paced(scene, STEPS / 1.2).play(120, DT_S))[2:]
+    assert second.end_ns is not None
+    assert [abs(one.start_ns - first.start_ns) <= 5e9 and one.end_ns is None for one in again] == [True]
+
+
 def test_it_ends_when_the_steps_come_as_before() -> None:
     scene = paced(slowed(0.2), STEPS).play(100, DT_S)
     [one] = told(scene)
@@ -125,6 +136,7 @@ def test_a_run_is_told_slower_than_its_last_ones_from_three_on() -> None:
     [one] = told(paced(scene, STEPS / 1.18).play(200, DT_S))
     assert "18 % slower" in one.headline
     assert "last 5 runs" in one.headline
+    assert "earlier runs" not in one.detail, "what the last stretch showed stands while the next is short"
     assert numbers(one)["usual_step_ms"] == pytest.approx(50, rel=0.01)
     few = machine()
     few.engine.slowdowns.past = past[:2]
