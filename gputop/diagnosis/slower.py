@@ -194,7 +194,7 @@ class _WatchedRun:
     def mean_bytes(self, stretch: int) -> float | None:
         """Mean bytes that a step of a stretch copied to the GPUs; None if that is not known."""
         steps, copied = self._copied.get(stretch, (0.0, 0))
-        return float(f"{copied / steps:.5g}") if copied else None
+        return float(f"{copied / steps:.5g}") if copied >= steps > 0 else None  # a byte a step at least
 
     def row(self, header_unix_s: float, ledger: Ledger | None) -> Run:
         """The run as a row."""

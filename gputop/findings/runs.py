@@ -35,7 +35,7 @@ _MOST = 256  # characters of a text of a row
 _MOST_WORDS = 64  # arguments that are read
 SAME_WORK = 0.1  # as a logarithm: runs whose steps copy bytes that differ by more do other work (a choice)
 StepTime = Annotated[float, Meta(ge=1e-3, le=1e9)]  # ms
-StepBytes = Annotated[float, Meta(gt=0, le=1e15)]
+StepBytes = Annotated[float, Meta(ge=1, le=1e15)]
 CALLS, MARKERS, TO_GPU, NVLINK, RHYTHM = CLOCKS = ("CUDA calls", "markers", "bytes to its GPUs", "bytes over NVLink", "GPU rhythm")
 """What a run's pace is told by, the best first. The two that count bytes, and no steps, tell when a run becomes slower, and nothing beside
 another run, whose code may need more or fewer bytes a step."""

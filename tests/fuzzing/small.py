@@ -273,7 +273,7 @@ def kept_runs(rng: random.Random) -> bytes:
     one = {
         "start_unix_s": 1.7e9, "end_unix_s": 1.7e9 + 600, "pid": 7, "program": "train.py", "arguments": "batch=64", "world": 1,
         "gpu": "H200", "gpus": 1, "torch": "2.5.1", "step_ms": 50.0,
-        "stretches_ms": [50.0, None, 51.0], "gpu_total_s": 600.0, "gpu_lost_s": 3.0,
+        "stretches_ms": [50.0, None, 51.0], "stretches_bytes": [1e6, None, 1.1e6], "user": "ann", "gpu_total_s": 600.0, "gpu_lost_s": 3.0,
         "by_cause": {"disk-io": 3.0}, "setting": {"kernel": "6.1"}, "slower_pct": 18.0, "since_unix_s": 1.7e9 + 60,
     }  # fmt: skip
     lines = [json.dumps(changed_within(rng, json.loads(json.dumps(one))) if i else one) for i in range(rng.choice((1, 3, 30)))]
@@ -286,7 +286,7 @@ def kept_runs_drive(path: str) -> None:
     Path(beside).write_bytes(Path(path).read_bytes())
     found = runs.read(beside)
     for one in found:
-        assert is_harmless(" ".join((one.program, one.arguments, one.gpu, one.torch, *one.setting, *one.setting.values())))
+        assert is_harmless(" ".join((one.user, one.program, one.arguments, one.gpu, one.torch, *one.setting, *one.setting.values())))
         now = intervals.level([-3.0, -3.01, -2.99, -3.0, -3.02, -3.0])
         assert now is not None
         known.usual(msgspec.structs.replace(one, start_unix_s=4e9, end_unix_s=4e9), 0, now, found)
