@@ -19,6 +19,7 @@ SAYS = (
     "again with more time. window: all, 60s or 5m (the last), or FROM..UNTIL as in 14:03..14:05; '' is all of a file, 60s of a machine."
 )
 MOST_NAMED, MOST_FIXES, MOST_CAUSES = 5, 4, 6  # of an answer
+MOST_EVIDENCE = 18  # all that an incident of slower-than-usual has: what changed stands last
 LOOKED_INTO = (
     "hung-worker", "lock-contention", "gil-contention", "main-thread-preprocessing", "slow-transform", "unexplained", "pause", "network-io",
     "output-blocked", "host-optimizer", "frontend-bound", "scheduler-bound",
@@ -70,6 +71,7 @@ def _of_machine(target: str, seen: Look, window: str) -> DiagnoseAnswer:
     said, ledger, incidents = seen.explanation.verdict, seen.explanation.ledger, seen.explanation.incidents
     cause, share = cause_of(said.cause), ledger.lost_share
     worst = max((one for one in incidents if one.cause == cause), key=lambda one: one.gpu_lost_s, default=None)
+    others = _others(incidents, cause)
     by_cause = sorted(((one, part) for one, part in ledger.cause_shares.items() if cause_of(one)), key=lambda item: -item[1])
     return DiagnoseAnswer(
         target=target, seconds=seen.seconds, symptom=symptom_of(said.symptom), cause=cause,
@@ -77,9 +79,9 @@ def _of_machine(target: str, seen: Look, window: str) -> DiagnoseAnswer:
         lost_share=None if share is None else round(share, 3), speedup_max=said.speedup_max, steps_per_s=said.steps_per_s,
         lost_by_cause={one: round(part, 3) for one, part in by_cause[:MOST_CAUSES] if part >= 0.001},
         what_if_untrusted=[untrusted(f"{one.change}: {one.factor} times as fast") for one in seen.explanation.what_if[:3]],
-        incidents=len(incidents), also=[*map(_beside, _others(incidents, cause))],
+        incidents=len(incidents), also=[*map(_beside, others)],
         not_measured_untrusted=[untrusted(line) for line in seen.missing],
-        next=_next(target, symptom_of(said.symptom), cause, window),
+        next=_next(target, symptom_of(said.symptom), cause, window, others),
         **({} if worst is None else details(worst)),
     )  # fmt: skip
 
@@ -105,7 +107,7 @@ def details(one: Episode) -> dict[str, Any]:
         "victims": [who.pid for who in one.victims][: 2 * MOST_NAMED],
         "evidence_untrusted": [
             untrusted(f"{item.metric} = {'not measured' if item.value is None else item.value} {item.unit}: {item.text}")
-            for item in one.evidence[:MOST_NAMED]
+            for item in one.evidence[:MOST_EVIDENCE]
         ],
         **({} if one.requests is None else _way(one.requests)),
         "fixes": [_fix(fix) for fix in one.fixes[:MOST_FIXES]],
@@ -122,12 +124,14 @@ def _fix(fix: Fix) -> Row:
     return {"text_untrusted": untrusted(fix.text), "command_untrusted": untrusted(fix.command), **({"look": True} if fix.look else {})}
 
 
-def _next(target: str, symptom: str | None, cause: str | None, window: str) -> Next | None:
+def _next(target: str, symptom: str | None, cause: str | None, window: str, others: list[Episode]) -> Next | None:
     if symptom is None:
         return Next("diagnose", {"target": target, "window": ALL}) if window.strip() != ALL else None
     if cause in LOOKED_INTO:
         return Next("stacks", {"target": target})
-    return Next("ranks", {"target": target}) if cause == "straggler-rank" else None
+    if cause == "straggler-rank":
+        return Next("ranks", {"target": target})
+    return Next("incidents", {"target": target, "window": window, "id": others[0].id}) if others and cause == "none" else None
 
 
 def _of_worst_job(target: str, fleet: Overview) -> DiagnoseAnswer:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from gputop.agents.diagnose import details
 from gputop.cli import main
 from gputop.diagnosis.slower import MOST_LISTED
 from gputop.findings.runs import Run, arguments_of, differences
@@ -189,6 +190,11 @@ def test_what_changed_then_is_listed_and_never_called_the_cause() -> None:
     assert any("backup.sh (900) began to take" in text for text in listed)
     assert one.culprits == []
     assert [changes(other) for other in told(slowed(0.2))] == [[]]
+
+
+def test_an_agent_is_told_what_changed_too() -> None:
+    [episode] = [one for one in capped().engine.explain().incidents if one.cause == SLOWER]
+    assert any("GPU 0 may draw 400 W" in line for line in details(episode)["evidence_untrusted"])
 
 
 def test_of_two_hundred_changes_of_that_minute_those_are_listed_that_explain_most() -> None:
