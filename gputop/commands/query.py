@@ -72,14 +72,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _together(parts: Iterable[str]) -> Iterator[str]:
-    """Several parts at a time, for each is written by a call of its own."""
+    """Several parts at a time, for each is written by a call of its own; of a statement that is stopped what came before, too."""
     waiting, size = [], 0
-    for part in parts:
-        waiting.append(part)
-        size += len(part)
-        if size >= _WRITTEN_BYTES:
-            yield "".join(waiting)
-            waiting, size = [], 0
+    try:
+        for part in parts:
+            waiting.append(part)
+            size += len(part)
+            if size >= _WRITTEN_BYTES:
+                yield "".join(waiting)
+                waiting, size = [], 0
+    except UserError:
+        yield "".join(waiting)
+        raise
     yield "".join(waiting)
 
 
@@ -124,7 +128,7 @@ def _table(names: list[str], rows: Iterable[tuple[object, ...]]) -> Iterator[str
     from gputop.system.text import cell_width
 
     rows = iter(rows)
-    measured = _beginning(rows)
+    measured, stopped = _beginning(rows)
     first = [[_text(value) for value in row] for row in measured]
     right = [_is_number(column) for column in zip(*measured, strict=True)] or [False] * len(names)
     most = _MOST_WIDE if sys.stdout.isatty() else _WHOLE
@@ -132,17 +136,25 @@ def _table(names: list[str], rows: Iterable[tuple[object, ...]]) -> Iterator[str
     for row in chain([[_text(name) for name in names]], first, ([_text(value) for value in row] for row in rows)):
         cells = [_cell(text, width, most, to_right) for text, width, to_right in zip(row, widths, right, strict=True)]
         yield "  ".join(cells).rstrip() + "\n"
+    if stopped is not None:
+        raise stopped
 
 
-def _beginning(rows: Iterator[tuple[object, ...]]) -> list[tuple[object, ...]]:
-    """The first rows, as many as fit into memory easily."""
-    found, size = [], 0
-    for row in islice(rows, _MEASURED_ROWS):
-        found.append(row)
-        size += sum(len(value) for value in row if isinstance(value, str | bytes))
-        if size > _MEASURED_BYTES:
-            break
-    return found
+def _beginning(rows: Iterator[tuple[object, ...]]) -> tuple[list[tuple[object, ...]], UserError | None]:
+    """The first rows, as many as fit into memory easily, and the error that has stopped the statement among them."""
+    found: list[tuple[object, ...]] = []
+    size = 0
+    try:
+        for row in islice(rows, _MEASURED_ROWS):
+            found.append(row)
+            size += sum(len(value) for value in row if isinstance(value, str | bytes))
+            if size > _MEASURED_BYTES:
+                break
+    except UserError as error:
+        if not found:
+            raise
+        return found, error
+    return found, None
 
 
 def _is_number(column: Sequence[object]) -> bool:

@@ -185,7 +185,8 @@ class _StatementLimiter:
     def _give_up(self, problem: str) -> None:
         self.problem = problem
         self._sqlite.interrupt()
-        if self._is_alone and not self._ended.wait(GRACE_S) and self._running:
+        looks = round(GRACE_S / LOOK_S) if self._is_alone else 0  # counted, as the time before: both threads may have stood still
+        if looks and not any(self._ended.wait(LOOK_S) for _ in range(looks)) and self._running:
             notify(problem)
             os._exit(1)
 

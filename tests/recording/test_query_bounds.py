@@ -25,13 +25,13 @@ NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
     "SELECT sum(a.duration_ns) FROM events a, events b, events c, events d",
 ])  # fmt: skip
 def test_an_endless_statement_is_stopped(session: tuple[str, list[Frame]], sql: str, capsys: pytest.CaptureFixture[str]) -> None:
-    began = time.monotonic()
+    began_s = time.process_time()
     assert cli.main(["query", session[0], sql, "--timeout", "0.3"]) == 1
     err = capsys.readouterr().err
     assert err.startswith("gputop: the statement ran for 0.3 s and was stopped: ask for less time (--last, --from, --until)")
     assert "--timeout" in err
     assert err.count("\n") == 1
-    assert time.monotonic() - began < 30
+    assert time.process_time() - began_s < 30
 
 
 def test_a_function_that_never_returns_is_stopped_too(session: tuple[str, list[Frame]]) -> None:
@@ -44,10 +44,16 @@ def test_a_function_that_never_returns_is_stopped_too(session: tuple[str, list[F
     assert done.stderr.count("\n") == 1
 
 
-def test_rows_that_come_before_the_end_are_written(session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["query", session[0], f"{NUMBERS} SELECT i FROM n", "--csv", "--timeout", "0.3"]) == 1
+@pytest.mark.parametrize(("flags", "written"), [
+    ([], "i\n1\n2\n3\n"), (["--csv"], "i\n1\n2\n3\n"), (["--json"], '[{"i": 1},\n{"i": 2},\n{"i": 3}'),
+])  # fmt: skip
+def test_rows_that_come_before_the_end_are_written(
+    session: tuple[str, list[Frame]], capsys: pytest.CaptureFixture[str], flags: list[str], written: str
+) -> None:
+    """Though more would be written together. (Python's sqlite3 looks for the next row before it gives one, and drops the fourth here.)"""
+    assert cli.main(["query", session[0], f"{NUMBERS} SELECT i FROM n WHERE i < 5", *flags, "--timeout", "0.3"]) == 1
     out, err = capsys.readouterr()
-    assert out.startswith("i\n1\n2\n3\n")
+    assert out.startswith(written)
     assert "was stopped" in err
 
 
