@@ -172,6 +172,7 @@ def test_the_screen_becomes_the_user_and_goes_on(home: Path) -> None:
     with Terminal([*GPUTOP, "--no-ebpf"], env=by_sudo(TERM="xterm-256color"), cwd=home) as terminal:
         terminal.wait_text("GPU", timeout_s=60)
         until(lambda: is_the_user(terminal.process.pid))
+        terminal.wait_text("self ", "% CPU")  # its own cost, of which the first second of a collector has none
         for key, shown in (("?", "keys and signs"), ("s", "stacks: ")):
             terminal.press(key, shown)
             terminal.leave(shown)
