@@ -33,6 +33,9 @@ CURSOR = 25
 MOUSE = frozenset({1000, 1002, 1003, 1006, 1015, 1016})
 PASTE = 2004
 FOCUS = 1004
+ESC = "\x1b[27u"
+"""Esc as terminals with kitty's keyboard protocol send it. A lone ``\\x1b`` is the key only where nothing follows for a while: a program
+that stood still meanwhile reads it together with the next key, which would be Alt's then."""
 
 
 def _waited_for_cpu_s(pid: int) -> float:
@@ -284,8 +287,8 @@ class Terminal(Pty):
         self._type_until(keys, lambda: re.search(shown, self.text()), shown, timeout_s)
 
     def leave(self, shown: str) -> None:
-        """Press Esc until the text ``shown`` has left the screen: a key right after Esc would be Alt's."""
-        self._type_until("\x1b", lambda: shown not in self.text(), f"no {shown}", PATIENCE_S)
+        """Press Esc until the text ``shown`` has left the screen."""
+        self._type_until(ESC, lambda: shown not in self.text(), f"no {shown}", PATIENCE_S)
 
     def _type_until(self, keys: str, condition: Callable[[], object], what: str, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
