@@ -111,7 +111,8 @@ class Drawing:
         """Draw what is due, unless nothing changed, something covers the screen, or the terminal is behind."""
         context = self._context
         shown_ns = context.session.now_ns if context.view.end_ns is None else 0
-        state = (shown_ns, context.feed.trouble, self.time.silent_s, bool(self.keys.note.text), *self.time.state)
+        guided = context.look.guide_line  # it goes on while the screen is paused
+        state = (shown_ns, context.feed.trouble, self.time.silent_s, bool(self.keys.note.text), guided, *self.time.state)
         if state != self._drawn_state and self.canvas.is_seen:
             numbers_drawn = self._draw(everything=False)
             # If nothing changes any more, the numbers must still be drawn once, when they are due.

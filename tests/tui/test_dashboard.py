@@ -23,7 +23,7 @@ from gputop.tui.app import GputopApp
 from gputop.tui.bindings import HelpScreen
 from gputop.tui.dashboard import SORT_KEYS, DashboardScreen
 from gputop.tui.details import DetailsScreen
-from gputop.tui.draw import folded, gpus
+from gputop.tui.draw import Line, folded, gpus
 from gputop.tui.draw.table import STARVING_GLYPH, rows
 from gputop.tui.draw.view import View
 from gputop.tui.enlarge import EnlargeScreen
@@ -181,6 +181,27 @@ async def test_pausing_holds_the_picture_and_the_cursor_goes_back_with_the_table
         await pilot.press("end")
         assert app.context.view.end_ns is None
         assert "LIVE" in part(app, "header")[0]
+
+
+async def test_the_demos_guide_goes_on_while_the_picture_is_paused(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gputop.tui.drawing.NUMBERS_EVERY_S", 0.0)
+    app, said = make_app(), ["press ←"]
+
+    class Guide:
+        def line(self, *_: object) -> Line:
+            return [(said[-1], "title")]
+
+        def did(self, _action: str) -> None:
+            pass
+
+    app.context.look.guide = Guide()
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.press("space")
+        for words in ("on your node", "as root", "q quits"):
+            said.append(words)
+            app.on_news()
+            await pilot.pause()
+            assert words in part(app, "guide")[0]
 
 
 async def test_the_time_base_zooms_from_10_s_to_10_min(make_app: MakeApp) -> None:
