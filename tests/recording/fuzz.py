@@ -559,9 +559,8 @@ def read(given: Input, folder: str) -> str:
     finally:
         os.unlink(path)
     grown, took_s = _memory("VmHWM") - before, time.process_time() - began_s
-    if took_s > LEAST_S + S_PER_MB * len(data) / 1e6:
-        return f"{name}: took {took_s:.1f} s of CPU"
-    return f"{name}: took {grown >> 20} MiB" if grown > MOST_GROWTH else ""
+    over = [f"{took_s:.1f} s of CPU"] * (took_s > LEAST_S + S_PER_MB * len(data) / 1e6) + [f"{grown >> 20} MiB"] * (grown > MOST_GROWTH)
+    return f"{name}: took {' and '.join(over)}" if over else ""
 
 
 def _forget_peak() -> None:

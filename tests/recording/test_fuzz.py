@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 
 import pytest
 
@@ -49,7 +50,12 @@ def test_the_fuzzer_sees_what_it_looks_for() -> None:
     def sound(_: str) -> None:
         pass
 
-    drives = (hungry, greedy, endless, dead, sound)
-    found = fuzz.campaign([fuzz.Input(drive.__name__, lambda: b"", drive) for drive in drives], most_s=1)
-    assert [line.split()[0] for line in found] == ["hungry", "greedy", "endless", "dead"]
-    assert ["MiB" in found[0], "MemoryError" in found[1], "SIGPROF" in found[2], "SIGKILL" in found[3]] == [True] * 4
+    def found(*drives: Callable[[str], None], most_s: int = fuzz.MOST_S) -> list[str]:
+        return fuzz.campaign([fuzz.Input(drive.__name__, lambda: b"", drive) for drive in drives], most_s=most_s)
+
+    told = found(hungry, greedy, dead, sound)  # memory takes CPU time, too: of a virtual machine much more than a second now and then
+    assert [line.split()[0] for line in told] == ["hungry", "greedy", "dead"]
+    assert ["MiB" in told[0], "MemoryError" in told[1], "SIGKILL" in told[2]] == [True] * 3
+    (late,) = found(endless, most_s=1)
+    assert late.startswith("endless ")
+    assert "SIGPROF" in late
