@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -28,14 +29,14 @@ from gputop.prove.processes import read_process, read_processes
 from gputop.sources import simulated
 from gputop.system.errors import UserError
 from gputop.tui.dashboard import send_signal
-from tests.experiments.processes import ROOT, case, running, settings, started, target
+from tests.experiments.processes import ROOT, SLEEPS, case, running, settings, started, target
 from tests.stranger import nobodys_process
 from tests.wait import PATIENCE_S, until
 from tests.workloads import cgroup
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="not root")
 SPINS = "print(flush=True)\nwhile True: pass"
-STARTS = "import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\nprint(flush=True)\np.wait()"
+STARTS = f"import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', {SLEEPS!r}])\np.wait()"  # the line is its child's
 
 
 @pytest.fixture
@@ -169,18 +170,24 @@ def test_a_threaded_group_tells_threads(tmp_path: Path) -> None:
 
 
 def test_each_is_listed_with_its_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "LOOK_S", 1.0)
+    """Two seconds, by the clock that is given, in which one spins for half a second: how long that takes here does not count."""
+    now_s = 0.0
     with running() as trainer, running(SPINS) as spinning, started(STARTS) as parent:
-        child = psutil.Process(parent.pid).children()[0].pid
+        child, spins = psutil.Process(parent.pid).children()[0].pid, psutil.Process(spinning.pid)
+
+        def look(_seconds: float) -> None:
+            nonlocal now_s
+            begun_s, now_s = spins.cpu_times().user, now_s + 2.0
+            until(lambda: spins.cpu_times().user >= begun_s + 0.5)
+
+        monkeypatch.setattr(reach, "time", SimpleNamespace(monotonic=lambda: now_s, sleep=look))
         made = planned(case(trainer, target(parent.pid), spinning))
         assert [one.target.pid for one in made.reached][:1] == [spinning.pid]
         by_pid = {one.target.pid: one for one in made.reached}
         assert by_pid.keys() >= {spinning.pid, parent.pid, child}
-        assert (by_pid[spinning.pid].cpu or 0.0) > 0.1  # beside whatever else runs here
-        assert (by_pid[child].cpu or 0.0) < 0.05
+        assert (by_pid[spinning.pid].cpu or 0.0) >= 0.25
         assert made.others == ()
-        cpu_pct = f"{100 * (by_pid[child].cpu or 0.0):.0f}"  # its start may lie in the look: next to nothing
-        assert reach.line(by_pid[child]).endswith(f"({child})  {cpu_pct} % CPU  {by_pid[child].reason}")
+        assert reach.line(by_pid[child]).endswith(f"({child})  0 % CPU  {by_pid[child].reason}")
 
 
 def test_of_who_ended_no_cpu_time_is_told() -> None:
