@@ -24,7 +24,7 @@ from gputop.tui.draw.view import View
 from tests.recording.made import record
 
 MANY = 3000
-AT_MOST_S = 30.0
+AT_MOST_S = 30.0  # of CPU
 """For what takes some seconds: a quadratic one takes minutes, on any machine."""
 TRAINER, FIRST = 10, 100
 TRAIN = ["/x/train", "a"]
@@ -130,26 +130,26 @@ def test_a_diagnosis_of_twice_as_many_takes_twice_as_many_steps(shape: str, kind
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_screen_and_scripts_show_thousands(shape: str) -> None:
     """The table, as a tree and flat, and the object of --json."""
-    began = time.monotonic()
+    began = time.process_time()
     session = told(crowd(shape, "forked", MANY))
     for tree, sort in ((True, "natural"), (True, "cpu"), (False, "user")):
         assert len(rows(session, View(tree=tree, sort=sort))) > 1
     older, newer = session.boards_around(None, 10**9)
     taken = snapshot.take(older, newer, session.engine.roles, session.engine.states)
     assert any(proc.pid == TRAINER for proc in taken.procs)
-    assert time.monotonic() - began < AT_MOST_S
+    assert time.process_time() - began < AT_MOST_S
 
 
 @pytest.mark.parametrize("shape", ["deep", *(pytest.param(shape, marks=pytest.mark.soak) for shape in ("wide", "ring"))])
 def test_a_recording_of_thousands_is_read_as_tables(shape: str, tmp_path: Path) -> None:
     path = tmp_path / "crowd.gputop"
-    began = time.monotonic()
+    began = time.process_time()
     record(path, frames(crowd(shape, "forked", MANY)), Header(t_ns=BEGAN_NS, cpus=2, clock_tick_hz=100))
     wanted = {"proc": ["pid", "name", "role"], "process": ["pid", "ppid", "name"], "incident": ["cause"]}
     with Recording(str(path)) as recording:
         batches = [(name, list(batch)) for name, batch in TableLoader(recording, wanted).batches()]
     assert len({row[0] for name, batch in batches if name == "process" for row in batch}) == MANY + 2
-    assert time.monotonic() - began < AT_MOST_S
+    assert time.process_time() - began < AT_MOST_S
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -161,11 +161,11 @@ def test_what_nested_programs_took_that_have_ended_is_summed_without_recursion(s
         strangers[info.pid] = Stranger.met(_sample(info, 1, BEGAN_NS), before)
         strangers[info.pid].push(_sample(info, 900, 2 * BEGAN_NS), before, 0)
     after.procs = {pid: strangers[pid].latest for pid in (1, TRAINER)}
-    began = time.monotonic()
+    began = time.process_time()
     assert reaped_cores(strangers, after, BEGAN_NS) == {}
     before.procs = {info.pid: _sample(info, 1, BEGAN_NS) for info in infos}
     assert tree_ns(before, TRAINER) > 0
-    assert time.monotonic() - began < AT_MOST_S
+    assert time.process_time() - began < AT_MOST_S
 
 
 def test_of_too_many_trainers_those_on_a_gpu_are_kept() -> None:

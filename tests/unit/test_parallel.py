@@ -107,9 +107,9 @@ YAML = b"""model:
     ],
 )  # fmt: skip
 def test_sizes_in_configuration_files(data: bytes, wanted: dict[str, int]) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     assert sizes_in(data) == wanted
-    assert time.monotonic() - began < 2.0
+    assert time.process_time() - began < 2.0
 
 
 def test_files_of_a_command_line() -> None:

@@ -165,11 +165,11 @@ def test_lists_of_cpus(text: str, cpus: set[int]) -> None:
 
 
 def test_a_list_that_a_recording_made_up_costs_nothing() -> None:
-    began = time.monotonic()
+    began = time.process_time()
     for last in range(200):
         parse_cpus(",".join(["0-8191"] * 6000) + str(last))
         parse_cpus("0-9," * 10**6 + str(last))
-    assert time.monotonic() - began < 20.0
+    assert time.process_time() - began < 20.0
 
 
 def test_a_machine_of_thousands_of_cpus_is_read_whole_and_a_cut_line_not_at_all() -> None:
