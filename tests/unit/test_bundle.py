@@ -255,7 +255,7 @@ def test_the_bundle_of_this_machine(
     assert json.loads(texts["config.json"])["config"]["interval"] == 0.5
     said = json.loads(texts["sources.json"])
     assert {"procfs", "nvml"} <= {source["name"] for source in said["sources"]}
-    assert said["frames"] >= 10
+    assert said["frames"] == len(json.loads(texts["recording.gputop"])) - 1 > 1  # of how many beats a busy machine leaves
     assert said["collector_cpu_pct"] > 0
     assert "ValueError: once" in texts["errors.txt"]
     assert os.uname().release in texts["machine.txt"]
