@@ -28,6 +28,7 @@ from gputop.recording.writer import Writer
 from gputop.system.errors import UserError
 from gputop.tables.database import Database
 from tests.recording import hostile, made
+from tests.wait import PATIENCE_S
 
 QUESTIONS: dict[str, dict[str, Any]] = {
     "overview": {}, "diagnose": {}, "incidents": {}, "ranks": {}, "stacks": {}, "series": {},
@@ -68,6 +69,14 @@ def _judged_once() -> Iterator[None]:
         patch.setattr(look, "explain", once(look.explain))
         for module in (overview, ranks, stacks):
             patch.setattr(module, "follow", once(module.follow))
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _patient() -> Iterator[None]:
+    """A question may take as long as a busy machine lets it; the server's own test has the real bound."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(query, "WHOLE_S", PATIENCE_S)
         yield
 
 
