@@ -17,7 +17,7 @@ def syscall_names(machine: str = "") -> dict[int, str]:
 
 @lru_cache
 def _listed(machine: str) -> dict[int, str]:
-    """The same. What this machine has is known once, also by its name: the file may not be read once root is left."""
+    """Names that the shipped list has for a machine, kept by its name alone: the file may not be readable once root is left."""
     names: dict[int, str] = {}
     with open(os.path.join(FOLDER, "data", "syscalls.txt"), encoding="utf-8") as file:
         for line in file:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 STANDARD = (
-    "base64", "ctypes", "encodings.ascii", "encodings.idna", "encodings.utf_16", "encodings.utf_16_le", "encodings.utf_32_le", "glob", "heapq",
-    "json", "queue", "shutil", "socket", "subprocess", "tempfile", "threading", "traceback",
+    "base64", "ctypes", "encodings.ascii", "encodings.idna", "encodings.utf_16", "encodings.utf_16_le", "encodings.utf_32_le", "glob",
+    "heapq", "json", "queue", "shutil", "socket", "subprocess", "tempfile", "threading", "traceback",
 )  # fmt: skip
 """Modules of the standard library that are imported only when they are needed: an encoding when its name is first used."""
 
