@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ class Beating:
 
     def __init__(self, relays: bool) -> None:
         self.frames: list[Frame] = []
+        self.before = {*threading.enumerate()}  # an earlier test's thread that hangs in a call is none of this collector's
         self.collector = collector.Collector(Settings(INTERVAL_NS), self, relays=relays)
         self.thread = threading.Thread(target=self.collector.run, daemon=True)
         self.thread.start()
@@ -35,8 +37,22 @@ class Beating:
     def until(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
-            assert time.monotonic() < deadline, threading.enumerate()
+            if time.monotonic() > deadline:
+                faulthandler.dump_traceback()
+                raise AssertionError("\n".join(map(str, threading.enumerate())))
             time.sleep(0.01)
+
+    def threads(self) -> list[str]:
+        """Names of the collector's threads."""
+        return [thread.name for thread in threading.enumerate() if thread not in self.before]
+
+    def pollers(self) -> list[str]:
+        """Names of its threads that poll GPUs for themselves, or hang in a call."""
+        return [name for name in self.threads() if name.startswith("nvml-") and name != "nvml-watch"]
+
+    def is_in_step(self) -> bool:
+        """True if one thread beats, another stands by, and none is left with a GPU."""
+        return not self.pollers() and sum(name in ("beat", "standby") for name in self.threads()) == 2
 
     def samples(self, gpu: int, since_ns: int) -> list[float]:
         told = [one for frame in self.frames for one in frame.gpus if one.index == gpu and one.t_ns > since_ns]
@@ -61,18 +77,13 @@ def in_relays(test: Callable[..., None]) -> Callable[..., None]:
     return pytest.mark.parametrize("beating", [True], ids=["relays"], indirect=True)(test)
 
 
-def pollers() -> set[str]:
-    """Threads that poll GPUs for themselves, or hang in a call."""
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith("nvml-") and thread.name != "nvml-watch"}
-
-
 def silent(frames: list[Frame], gpu: int) -> bool:
     return any("has not answered for" in one.missing.get("util_pct", "") for frame in frames for one in frame.gpus if one.index == gpu)
 
 
 @in_relays
 def test_the_beat_polls_all_quick_gpus_itself(rig: Rig, beating: Beating) -> None:
-    beating.until(lambda: beating.frames and not pollers())
+    beating.until(lambda: beating.frames and not beating.pollers())
     rig.set("gpus 2", "util 6", "temp 55")
     since_ns = beating.frames[-1].t_ns
     beating.until(lambda: {6.0} <= {*beating.samples(0, since_ns)} & {*beating.samples(1, since_ns)})
@@ -84,7 +95,7 @@ def test_the_beat_polls_all_quick_gpus_itself(rig: Rig, beating: Beating) -> Non
 @in_relays
 @pytest.mark.parametrize("call", ["UtilizationRates", "GpmSampleGet", "MemoryInfo", "CurrentClocksEventReasons", "ComputeRunningProcesses"])
 def test_whatever_call_hangs_frames_go_on_and_the_gpu_comes_back_to_the_beat(rig: Rig, beating: Beating, call: str) -> None:
-    beating.until(lambda: beating.frames and not pollers())
+    beating.until(lambda: beating.frames and not beating.pollers())
     since_ns = beating.frames[-1].t_ns
     rig.set("gpus 2", "util 6", f"gpu1.hang.{call} 600000")
     beating.until(lambda: any("has not answered" in "".join(one.missing.values()) for frame in beating.frames for one in frame.gpus))
@@ -93,14 +104,14 @@ def test_whatever_call_hangs_frames_go_on_and_the_gpu_comes_back_to_the_beat(rig
     since_ns = beating.frames[-1].t_ns
     rig.set("gpus 2", "util 7")
     beating.until(lambda: 7.0 in beating.samples(1, since_ns))
-    beating.until(lambda: not pollers() and sum(thread.name in ("beat", "standby") for thread in threading.enumerate()) == 2)
+    beating.until(beating.is_in_step)
 
 
 @in_relays
 @pytest.mark.parametrize("gpus", [2, 16])
 def test_where_the_whole_driver_hangs_frames_go_on_with_the_reason(rig: Rig, beating: Beating, gpus: int) -> None:
     rig.set(f"gpus {gpus}", "util 5")
-    beating.until(lambda: beating.frames and beating.samples(gpus - 1, 0) and not pollers())
+    beating.until(lambda: beating.frames and beating.samples(gpus - 1, 0) and not beating.pollers())
     since_ns = beating.frames[-1].t_ns
     rig.set(f"gpus {gpus}", "util 6", "hang.* 600000")
     beating.until(lambda: all(silent(beating.frames, gpu) for gpu in range(gpus)))
@@ -111,12 +122,12 @@ def test_where_the_whole_driver_hangs_frames_go_on_with_the_reason(rig: Rig, bea
     since_ns = beating.frames[-1].t_ns
     rig.set(f"gpus {gpus}", "util 7")
     beating.until(lambda: all(7.0 in beating.samples(gpu, since_ns) for gpu in range(gpus)))
-    beating.until(lambda: not pollers() and sum(thread.name in ("beat", "standby") for thread in threading.enumerate()) == 2)
+    beating.until(beating.is_in_step)
 
 
 @in_relays
 def test_it_ends_while_calls_hang(rig: Rig, beating: Beating) -> None:
-    beating.until(lambda: beating.frames and not pollers())
+    beating.until(lambda: beating.frames and not beating.pollers())
     rig.set("gpus 2", "hang.* 600000")
     beating.until(lambda: silent(beating.frames, 0) and silent(beating.frames, 1))
     beating.collector.stop()
