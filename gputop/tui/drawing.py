@@ -110,9 +110,12 @@ class Drawing:
     def draw_news(self) -> None:
         """Draw what is due, unless nothing changed, something covers the screen, or the terminal is behind."""
         context = self._context
-        shown_ns = context.session.now_ns if context.view.end_ns is None else 0
-        guided = context.look.guide_line  # it goes on while the screen is paused
-        state = (shown_ns, context.feed.trouble, self.time.silent_s, bool(self.keys.note.text), guided, *self.time.state)
+        # While the screen is paused, which incidents began and ended in the time that it shows is still found out, and the guide goes on.
+        end_ns, engine = context.view.end_ns, context.session.engine
+        shown = context.session.now_ns if end_ns is None else tuple(
+            (one.start_ns, one.end_ns, one.severity) for one in engine.incidents if one.start_ns <= end_ns
+        )
+        state = (shown, context.feed.trouble, self.time.silent_s, bool(self.keys.note.text), context.look.guide_line, *self.time.state)
         if state != self._drawn_state and self.canvas.is_seen:
             numbers_drawn = self._draw(everything=False)
             # If nothing changes any more, the numbers must still be drawn once, when they are due.
