@@ -23,7 +23,6 @@ from tests.wait import PATIENCE_S
 ARROWS = ["\x1b[A", "\x1b[B", "\x1b[C", "\x1b[D", "\x1b[1;2C", "\x1b[1;2D", "\x1b[F", "\x1b[H", "\x1b[5~", "\x1b[6~"]
 KEYS = [*ARROWS, *" nN+-jko.,\\tbgGeszrR?/", "py", "\r", "\t", "\x1b", "x", "5"]
 """All keys of the help and some others, without q, Ctrl-C and the palette, whose first entries quit."""
-SETTLED = 4  # drawings in a row that show the same, each nearly a second after the last one
 
 
 def started(terminal: Terminal) -> Terminal:
@@ -86,11 +85,10 @@ def test_rows_that_come_and_go_leave_nothing_behind(launch: Launch) -> None:
 
 def drawn_anew(terminal: Terminal) -> list[list[tuple[str, str, str]]]:
     """Characters and colours of a paused screen without its first line, after a check that a fresh drawing changes none."""
-    same, before, looks = 0, [], redrawn(terminal)
+    before, looks = [], redrawn(terminal)
     deadline = time.monotonic() + PATIENCE_S
-    while same < SETTLED and time.monotonic() < deadline:  # which incidents began or ended in the last seconds is known some seconds later
+    while looks != before and time.monotonic() < deadline:  # what is known of the last seconds comes late
         before, looks = looks, redrawn(terminal)
-        same = same + 1 if looks == before else 0
     terminal.blank()
     os.kill(terminal.pid, signal.SIGCONT)  # as after Ctrl-Z: all is drawn
     terminal.wait_for(lambda: looks_of(terminal) == before, "a fresh drawing of the same")
